@@ -1,0 +1,47 @@
+# `make dev` and `make test` are all a contributor needs; both set up what they use.
+SHELL := bash
+PY ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help dev test check fmt unit bench soak clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PY) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . --group dev
+	@touch $@
+
+dev: $(STAMP) ## Serve functions/ on the embedded bus, with reload
+	@exec $(BIN)/echod dev functions $(ARGS)
+
+test: $(STAMP) check ## Everything that CI runs: checks, then all tests
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(STAMP) ## Format, lint, types, floors
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/mypy
+	@$(BIN)/pyright
+
+fmt: $(STAMP) ## Format and fix what can be fixed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+unit: $(STAMP) ## The fast tests alone
+	@$(BIN)/python -m pytest -q tests/unit tests/house $(ARGS)
+
+bench: $(STAMP) ## Our figures on this machine
+	@$(BIN)/python -m bench $(ARGS)
+
+soak: $(STAMP) ## The long drills, whole
+	@ECHOD_SOAK=1 $(BIN)/python -m pytest -q tests/system tests/machines $(ARGS)
+
+clean: ## Remove the environment, state and caches
+	@rm -rf $(VENV) .echod .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,3 @@
+"""echod: the control plane. Handlers import `echofn`, never this."""
+
+__version__ = "0.1.0"

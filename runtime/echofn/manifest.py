@@ -1,0 +1,122 @@
+"""What discovery says about a folder, as data: functions, their policies and triggers, and what could not be loaded.
+
+Written in the confined discovery process, read by the control plane, stored in the bus with the version. Nothing in it
+can run: a rule is text, a path is text, a schema is JSON. Durations are integer milliseconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Exponential(msgspec.Struct, frozen=True, tag="exponential", omit_defaults=True):
+    """Full jitter over min(cap, base * 2^(failures - 1))."""
+
+    base_ms: int = 500
+    cap_ms: int = 600_000
+
+
+class Constant(msgspec.Struct, frozen=True, tag="constant"):
+    """The same wait each time."""
+
+    wait_ms: int
+
+
+class Waits(msgspec.Struct, frozen=True, tag="list"):
+    """Waits by number of failures; the last one repeats."""
+
+    waits_ms: tuple[int, ...]
+
+
+Backoff = Exponential | Constant | Waits
+
+
+class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the jobs of one function are run."""
+
+    retries: int = 3
+    backoff: Backoff = Exponential()
+    timeout_ms: int = 60_000
+    grace_ms: int = 5_000
+    lane: str | None = None
+    workers_min: int = 0
+    workers_max: int | None = None  # None: as many as this node has CPUs
+    recycle_jobs: int = 500
+    memory_bytes: int = 512 * 1024 * 1024
+    keep_ms: int = 7 * 86_400_000
+    unique: str | bool | None = None
+    until: Literal["done", "started"] | int = "done"
+    max_pending: int | None = None
+    priority: int = 0
+
+
+class QueueTrigger(msgspec.Struct, frozen=True, tag="queue"):
+    """`@queue`: callable at POST /functions/{name} and by enqueue."""
+
+
+class CronTrigger(msgspec.Struct, frozen=True, tag="cron", omit_defaults=True):
+    """`@cron(rule, tz=…)`; `name` is the recurrence's own name within the function (given, else canonical rule + zone)."""
+
+    name: str
+    rule: str
+    tz: str = "UTC"
+    missed: Literal["skip", "last", "all"] = "last"
+    cap: int = 100
+    payload: bytes = b"\xc0"  # msgpack nil
+    line: int = 0
+
+
+class EveryTrigger(msgspec.Struct, frozen=True, tag="every", omit_defaults=True):
+    """`@every(period)`; dues are anchor + n * period."""
+
+    name: str
+    period_ms: int
+    anchor_ms: int = 0
+    missed: Literal["skip", "last", "all"] = "last"
+    cap: int = 100
+    payload: bytes = b"\xc0"
+    line: int = 0
+
+
+Trigger = QueueTrigger | CronTrigger | EveryTrigger
+Recurring = CronTrigger | EveryTrigger
+
+
+class Function(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One function: where it is, how it is called, what starts it."""
+
+    name: str  # module.function, or name=
+    module: str  # without the folder's name: "shop", "sub.shop"
+    attribute: str
+    file: str  # relative to the folder: "sub/shop.py"
+    line: int
+    policy: Policy
+    triggers: tuple[Trigger, ...]
+    takes_payload: bool = False
+    takes_context: bool = False
+    is_async: bool = False
+    payload_schema: dict[str, Any] | None = None  # JSON Schema; None: anything
+    result_schema: dict[str, Any] | None = None
+    doc: str = ""  # first line of the docstring
+    secrets: tuple[str, ...] = ()
+
+
+class LoadError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a module (or one function of it) is left out. `line` is in the module's own code; None where no line can be named."""
+
+    module: str
+    file: str
+    message: str
+    line: int | None = None
+    column: int | None = None
+    kind: str = "error"  # syntax | error | hang | exit | crash | refused
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A folder, described. `package` is the folder's own name, by which its modules import each other."""
+
+    package: str
+    functions: tuple[Function, ...] = ()
+    errors: tuple[LoadError, ...] = ()
