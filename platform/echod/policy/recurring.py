@@ -1,0 +1,79 @@
+"""A manifest's trigger as a rule that can be asked for instants, and as the columns of its row on the bus."""
+
+from __future__ import annotations
+
+from typing import Protocol, assert_never
+
+import msgspec
+
+from echod.policy import cron
+from echod.policy.every import EveryRule
+from echofn.manifest import CronTrigger, EveryTrigger, Recurring
+
+
+class Rule(Protocol):
+    """What catch-up, pump and pages ask of a rule. Both questions raise Refused where no instant is left."""
+
+    tz: str
+
+    @property
+    def canonical(self) -> str:
+        """The one spelling that equal rules share."""
+        ...
+
+    def next_after(self, after_ms: int, /) -> int:
+        """The first due instant strictly after."""
+        ...
+
+    def previous(self, before_ms: int, /) -> int:
+        """The last due instant strictly before."""
+        ...
+
+
+def rule_of(trigger: Recurring) -> Rule:
+    """The rule of a trigger. Raises Refused, saying what was expected."""
+    match trigger:
+        case CronTrigger():
+            return cron.parse(trigger.rule, trigger.tz)
+        case EveryTrigger():
+            return EveryRule(trigger.period_ms, trigger.anchor_ms)
+        case _:
+            assert_never(trigger)
+
+
+def identified(trigger: Recurring) -> Recurring:
+    """The trigger under its recurrence's name: the author's, else canonical rule and zone. Raises Refused."""
+    rule = rule_of(trigger)
+    if trigger.name:
+        return trigger
+    return msgspec.structs.replace(trigger, name=rule.canonical if rule.tz == "UTC" else f"{rule.canonical} {rule.tz}")
+
+
+def text_of(trigger: Recurring) -> str:
+    """The rule as its author wrote it, for pages: "0 6 * * mon", "every 20s"."""
+    match trigger:
+        case CronTrigger():
+            return trigger.rule
+        case EveryTrigger():
+            return EveryRule(trigger.period_ms, trigger.anchor_ms).canonical  # its anchor is part of the rule
+        case _:
+            assert_never(trigger)
+
+
+def zone_of(trigger: Recurring) -> str:
+    """The zone's name; `every` has none and counts in UTC."""
+    return trigger.tz if isinstance(trigger, CronTrigger) else "UTC"
+
+
+def stored(trigger: Recurring) -> bytes:
+    """What the row keeps of a trigger. The line of the annotation is left out: moving it changes no rule."""
+    return _encode(msgspec.structs.replace(trigger, line=0))
+
+
+def restored(row: bytes) -> Recurring:
+    """The trigger of a row. Raises msgspec.ValidationError or DecodeError for bytes that are none."""
+    return _decode(row)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Recurring).decode
