@@ -13,7 +13,7 @@ Blocked = Literal["empty", "paused", "capped"]
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):
-    """Jobs under our lease; where there are none, why, and when to ask again at the latest (None: the bell will ring)."""
+    """Jobs under our lease; where there are none, why, and when to ask again at the latest (None: the bell rings)."""
 
     now_ms: int
     jobs: tuple[Claimed, ...]
@@ -52,6 +52,17 @@ class TickAnswer(msgspec.Struct, frozen=True):
     more: bool
     promoted: int = 0
     recovered: int = 0
+    stepped_ms: int = 0  # how far the server's clock ran ahead of this pump's since its last tick; -1 after an outage
+
+
+class Occurred(msgspec.Struct, frozen=True):
+    """What became of one due instant.
+
+    `already`: it had its outcome; `id` is its job where it has one and is remembered.
+    """
+
+    outcome: Literal["minted", "already", "dropped", "stale"]
+    id: JobId | None = None
 
 
 class Active(msgspec.Struct, frozen=True):
@@ -62,7 +73,10 @@ class Active(msgspec.Struct, frozen=True):
 
 
 class BeatAnswer(msgspec.Struct, frozen=True):
-    """`rank`: this pump among the live ones, 0 ticks first. `tick`: over all queues, their dues and the earliest next event."""
+    """`rank`: this pump among the live ones, 0 ticks first.
+
+    `tick`: over all queues, their dues and the earliest next event.
+    """
 
     now_ms: int
     rank: int
@@ -70,6 +84,8 @@ class BeatAnswer(msgspec.Struct, frozen=True):
     active: Active | None
     tick: TickAnswer
     queues: tuple[str, ...]
+    next_in_ms: dict[str, int] = {}  # by queue, where there is a next event (with `pump`)
+    unsent: tuple[str, ...] = ()  # queues with children in `out`: sweep them
 
 
 class RecurrenceRow(msgspec.Struct, frozen=True):
@@ -98,3 +114,55 @@ class QueueStats(msgspec.Struct, frozen=True):
     done: int
     paused: bool
     oldest_ms: int | None = None  # since when the longest-waiting pending job waits
+
+
+class LogLine(msgspec.Struct, frozen=True, array_like=True):
+    """One line of a job's output. `stream`: stdout, stderr or log."""
+
+    at_ms: int
+    attempt: int
+    stream: str
+    level: str
+    logger: str
+    text: str
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """A node with a leased number. `info` is what it told at its join (msgpack)."""
+
+    id: str
+    number: int
+    lease_ends_ms: int
+    joined_ms: int
+    pump: bool
+    info: bytes = b""
+
+
+class MinutePoint(msgspec.Struct, frozen=True):
+    """One minute of a sparkline."""
+
+    at_ms: int
+    minted: int = 0
+    done: int = 0
+    failed: int = 0
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Counters summed over a window, histograms as bucket → count, bucket = floor(log(ms) / log 1.1)."""
+
+    window_ms: int
+    minted: int = 0
+    done: int = 0
+    failed: int = 0  # charged runs
+    retried: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    timeouts: int = 0
+    lost: int = 0
+    missed: int = 0
+    skipped: int = 0
+    refused: int = 0  # settles of a stale holder
+    duration: dict[int, int] = {}
+    wait: dict[int, int] = {}
+    late: dict[int, int] = {}
+    series: tuple[MinutePoint, ...] = ()  # the last 60 minutes, oldest first

@@ -1,0 +1,144 @@
+"""The bus, as the rest of echod sees it: one object per process, one method per verb.
+
+It owns three connections: one that carries the calls, one that is parked on the bell, one that hears the news. It
+decides nothing: what is due, whose lease ended, who is served next is decided by the scripts, on the server's clock.
+It loses nothing that was acknowledged; what was under way when the server went is unknown until it is sent again,
+which every verb allows.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from echod.bus import address as addresses
+from echod.bus.clock import monotonic_ms
+from echod.bus.link import Link
+from echod.bus.minting import Minting
+from echod.bus.news import News
+from echod.bus.nodes import Nodes
+from echod.bus.operating import Operating
+from echod.bus.park import Park
+from echod.bus.reading import Reading
+from echod.bus.versions import Versions
+from echod.bus.working import Working
+from echod.errors import BusUnfit
+
+WIRE = 1  # the version of rows and scripts; nodes of another one are kept out
+OLDEST_SERVER = (7, 2)
+_message = msgspec.msgpack.Decoder()
+Callback = Callable[..., object]
+
+
+class Bus(Minting, Working, Nodes, Operating, Versions, Reading):
+    """See the module. Made by `Bus.open`."""
+
+    def __init__(self, address: addresses.Address, app: str, *, offset: bool = False) -> None:
+        super().__init__(app, offset=offset)
+        self.wait_channel = self.keys.wait(secrets.token_urlsafe(9))
+        self._listeners: dict[str, list[Callback]] = {}
+        self.link = Link(address, self._link_changed)
+        self._park = Park(
+            address,
+            self.keys.wake,
+            unblock=lambda client: self.link.command("CLIENT", "UNBLOCK", client),
+            give_back=self._ring_escaped,
+        )
+        self._news = News(address, [self.keys.news, self.wait_channel], self._heard)
+        self.on_beat_failed = self._kick
+
+    @classmethod
+    async def open(cls, address: str, app: str = "", *, offset: bool = False) -> Bus:
+        """Connect. Raises BusAway where nothing answers, BusUnfit where it cannot be used.
+
+        `offset`: scripts add the offset stored by a driven clock to the server's TIME (`dev --clock` and tests only).
+        """
+        bus = cls(addresses.parse(address), app, offset=offset)
+        try:
+            await bus.link.open()
+            await bus._check_server()
+            await bus._news.open()
+        except BaseException:
+            await bus.close()
+            raise
+        return bus
+
+    async def close(self) -> None:
+        await self._park.close()
+        await self._news.close()
+        await self.link.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the calls' connection stood when last looked at."""
+        return self.link.connected
+
+    async def ring_wait(self, timeout_s: float) -> str | None:
+        """Wait on the bell: the queue that rang, or None.
+
+        Who gets a queue claims from it, or hands it on with `ring`.
+        """
+        escaped = await self._park.pop(timeout_s)
+        if escaped is None:
+            return None
+        queue = await self.name_of(escaped)
+        self.popped.add(queue)
+        return queue
+
+    async def ring(self, queue: str) -> None:
+        self.popped.discard(queue)
+        await super().ring(queue)
+
+    def on(self, kind: str, callback: Callback) -> Callable[[], None]:
+        """Call back on news; the answer ends it.
+
+        switched(version, generation) · due(queue, in_ms) · cancel(queue, id) · queues(queue) · ended(id) · connected()
+        · lost()
+        """
+        self._listeners.setdefault(kind, []).append(callback)
+        return lambda: self._listeners[kind].remove(callback)
+
+    async def _check_server(self) -> None:
+        sent_ms = monotonic_ms()
+        raw, time, _, wire = await self.link.commands(
+            [("INFO", "server"), ("TIME",), ("SETNX", self.keys.wire, WIRE), ("GET", self.keys.wire)]
+        )
+        self.clock.hear(int(time[0]) * 1000 + int(time[1]) // 1000, sent_ms)
+        info = dict(line.split(":", 1) for line in raw.decode().splitlines() if ":" in line)
+        version = info.get("redis_version", "0.0")
+        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
+            raise BusUnfit(
+                f"expected a Valkey or Redis server of version 7.2 or newer, got {version}; upgrade the server"
+            )
+        if int(wire) != WIRE:
+            raise BusUnfit(
+                f"expected a bus of wire version {WIRE}, got {int(wire)}; run the echod that wrote it, or another app"
+            )
+
+    def _link_changed(self, up: bool) -> None:
+        if not up:
+            self.steps.outage()
+        self._emit("connected" if up else "lost")
+
+    def _kick(self) -> None:
+        self._park.kick()
+        self._news.kick()
+
+    async def _ring_escaped(self, escaped: str) -> Any:
+        return await self.ring(await self.name_of(escaped))
+
+    def _heard(self, channel: bytes, data: bytes) -> None:
+        if channel == self.wait_channel.encode():
+            self._emit("ended", data.decode())
+            return
+        kind, *rest = _message.decode(data)
+        if kind in {"due", "cancel", "queues"}:
+            rest[0] = self._names.get(rest[0], rest[0])
+        self._emit(kind, *rest)
+
+    def _emit(self, kind: str, *values: object) -> None:
+        for callback in list(self._listeners.get(kind, ())):
+            callback(*values)

@@ -1,0 +1,80 @@
+"""What every family of verbs stands on: the link, the scripts, the keys, the clock, and the names of queues."""
+
+from __future__ import annotations
+
+import collections
+import secrets
+from typing import Any
+
+from echod.bus import keys as key_names
+from echod.bus.clock import BusClock, IdMaker, StepWatch
+from echod.bus.link import Link
+from echod.bus.scripts import Script, library
+from echod.bus.wire import Argument
+
+PLACES_REMEMBERED = 10_000
+
+
+class Core:
+    """Shared state of one Bus."""
+
+    link: Link
+    wait_channel: str
+
+    def __init__(self, app: str, *, offset: bool) -> None:
+        self.keys = key_names.Keys(app)
+        self.clock = BusClock()
+        self.ids = IdMaker(self.clock)
+        self.steps = StepWatch()
+        self.scripts = library(offset=offset)
+        self.token = str(secrets.randbits(47) + 1)  # tells this process's mints from another's; never '0'
+        self._bases: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # escaped → as people write it
+        self._places: collections.OrderedDict[str, str] = collections.OrderedDict()
+
+    async def run(self, verb: str, queue: str | None = None, /, **arguments: Argument) -> Any:
+        """A verb's reply; arguments are bound by the names in its header."""
+        return await self.run_script(self.scripts[verb], queue, arguments)
+
+    async def run_script(
+        self,
+        script: Script,
+        queue: str | None,
+        arguments: dict[str, Argument],
+        resent: dict[str, Argument] | None = None,
+    ) -> Any:
+        keys = (self.base(queue) if queue is not None else self.keys.everywhere, self.keys.everywhere)
+        bound = [arguments[name] for name in script.argv]
+        return await self.link.script(script, keys, bound, [resent[name] for name in script.argv] if resent else None)
+
+    def base(self, queue: str) -> str:
+        base = self._bases.get(queue)
+        if base is None:
+            if len(self._bases) > PLACES_REMEMBERED:
+                self._bases.clear()
+            base = self._bases[queue] = self.keys.queue(queue)
+            self._names[key_names.escape(queue)] = queue
+        return base
+
+    async def name_of(self, escaped: str) -> str:
+        """A queue's name as people write it."""
+        if escaped[:1] != "~":
+            return escaped
+        if escaped not in self._names:
+            await self.queues()
+        return self._names.get(escaped, escaped)
+
+    async def queues(self) -> list[str]:
+        """Every queue that ever had a job, a rule or a policy."""
+        flat: list[bytes] = await self.link.command("HGETALL", self.keys.queues)
+        for index in range(0, len(flat), 2):
+            self._names[flat[index].decode()] = flat[index + 1].decode("utf-8", "surrogatepass")
+        return sorted(self._names[flat[index].decode()] for index in range(0, len(flat), 2))
+
+    def remember_place(self, job: str, queue: str) -> None:
+        self._places[job] = queue
+        if len(self._places) > PLACES_REMEMBERED:
+            self._places.popitem(last=False)
+
+    def place_of(self, job: str) -> str | None:
+        return self._places.get(job)

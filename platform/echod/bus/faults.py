@@ -1,0 +1,44 @@
+"""What the server's error replies mean, in one table."""
+
+from __future__ import annotations
+
+import hiredis
+
+from echod.errors import BusAway, BusError, BusFull, BusReadOnly, BusUnfit, EchodError, LeaseGone, Refused
+
+_KINDS: dict[str, type[EchodError]] = {
+    "LOADING": BusAway,
+    "MASTERDOWN": BusAway,
+    "CLUSTERDOWN": BusAway,
+    "TRYAGAIN": BusAway,
+    "NOREPLICAS": BusAway,
+    "BUSY": BusAway,
+    "UNBLOCKED": BusAway,
+    "READONLY": BusReadOnly,
+    "OOM": BusFull,
+    "MISCONF": BusFull,  # it cannot persist, and so takes no writes
+    "NOAUTH": BusUnfit,
+    "WRONGPASS": BusUnfit,
+    "NOPERM": BusUnfit,
+    # our scripts' own
+    "NONODE": BusUnfit,
+    "LEASE": LeaseGone,
+    "UNKNOWN": Refused,
+}
+
+
+def code_of(reply: hiredis.ReplyError) -> str:
+    return str(reply).partition(" ")[0]
+
+
+def translate(reply: hiredis.ReplyError) -> EchodError:
+    """The error to raise for an error reply."""
+    text = str(reply)
+    if "AUTH" in text and "without any password configured" in text:
+        return BusUnfit("the bus address has a password and the server expects none")
+    return _KINDS.get(code_of(reply), BusError)(text)
+
+
+def means_another_server(error: EchodError) -> bool:
+    """Whether this connection ends at a server that cannot serve us now: connect anew."""
+    return isinstance(error, BusReadOnly)

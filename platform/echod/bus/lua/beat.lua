@@ -1,0 +1,58 @@
+-- A node's beat: renew its number, ring again for queues whose news died, and, for a pump, tick and trim all queues.
+-- KEYS    meta out global.nodes global.queues global.active global.wake
+-- ARGV    node number lease_ms pump limit roll expected_ms
+-- RETURNS [now_ms, rank, nodes, [version, generation]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms]
+-- ERRORS  LEASE the node number is another's now
+-- FLAGS   allow-oom
+-- INCLUDE time counters news ring bell close rows recover trim
+-- Outside Cluster one call covers all queues; their bases are derived from the global one by the queue's name.
+local mine = redis.call('HGET', g.nodes, number)
+mine = mine and cmsgpack.unpack(mine)
+if not mine or mine[1] ~= node then return redis.error_reply('LEASE node number ' .. number .. ' is not held by ' .. node) end
+mine[2], mine[4] = now + tonumber(lease_ms), tonumber(pump)
+redis.call('HSET', g.nodes, number, cmsgpack.pack(mine))
+
+local rank, nodes = 0, 0
+local all = redis.call('HGETALL', g.nodes)
+for i = 1, #all, 2 do
+  local entry = cmsgpack.unpack(all[i + 1])
+  if entry[2] > now then
+    nodes = nodes + 1
+    if entry[4] == 1 and tonumber(all[i]) < tonumber(number) then rank = rank + 1 end
+  elseif entry[2] < now - 3600000 then
+    redis.call('HDEL', g.nodes, all[i])
+  end
+end
+
+-- The bell heals: a name that is neither in the list nor just popped has died with its popper.
+local listed = {}
+for _, name in ipairs(redis.call('LRANGE', g.wake, 0, -1)) do
+  if listed[name] then redis.call('LREM', g.wake, 1, name) end
+  listed[name] = true
+end
+local IN_FLIGHT_MS = 5000
+local function heal(q, name)
+  local rung = tonumber(redis.call('HGET', q.meta, 'rung'))
+  if rung and not listed[name] and (now - rung > IN_FLIGHT_MS or rung > now) then redis.call('HDEL', q.meta, 'rung') end
+  ring_if_serviceable(q)
+end
+
+local stepped = note_step(tonumber(expected_ms))
+local queues, due, unsent = {}, {}, {}
+local promoted, recovered, more, budget = 0, 0, false, tonumber(limit)
+for _, name in ipairs(redis.call('HKEYS', g.queues)) do
+  local q = space((string.gsub(g.base, '~}:$', name .. '}:')))
+  heal(q, name)
+  local next_in_ms = false
+  if pump == '1' then
+    local to_lanes, lost, cut, soonest = turn(q, math.max(math.min(budget, 200), 1), tonumber(roll), due)
+    promoted, recovered, more, next_in_ms = promoted + to_lanes, recovered + lost, more or cut, soonest
+    budget = budget - to_lanes - lost
+    budget = budget - trim_archive(q, math.max(math.min(budget, 100), 1)) - trim_morgue(q, math.max(math.min(budget, 100), 1))
+    if redis.call('EXISTS', q.out) == 1 then unsent[#unsent + 1] = name end
+  end
+  queues[#queues + 1] = {name, next_in_ms}
+  close(q)
+end
+local active = redis.call('HMGET', g.active, 'version', 'generation')
+return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped}

@@ -1,0 +1,14 @@
+-- Claim up to `want` jobs under a lease, lanes in turn; the same sequence again gets the same jobs.
+-- ARGV    claimer sequence want lease_ms holder popped begun
+-- RETURNS [now_ms, [], [job], blocked: empty|paused|capped|nil, retry_in_ms|nil]
+-- INCLUDE time counters news ring bell close rows serve last
+-- A job is [id, attempts, holder, failures, payload, lane, due, minted, version, occurrence], nil where default.
+-- `begun` is msgpack: holds [id, attempts, holder] that started since the last call. `popped` is 1 when the bell rang for us.
+local again = rebuild(q, claimer, sequence)
+if again then return again end
+mark_begun(q, cmsgpack.unpack(begun))
+local jobs, blocked, retry_in_ms = serve(q, tonumber(want), tonumber(lease_ms), holder)
+remember(q, claimer, sequence, holder, {}, jobs, blocked, retry_in_ms)
+close(q)
+if popped == '1' then answer_bell(q) end
+return {now, {}, jobs, blocked, retry_in_ms}

@@ -1,0 +1,21 @@
+-- Key names: every key is a declared base plus a name; families (`job:`) take the id behind the colon.
+local SPACE = {__index = function(space, name)
+  local key = space.base .. name
+  rawset(space, name, key)
+  return key
+end}
+
+local function space(base) return setmetatable({base = base}, SPACE) end
+
+local function job_key(q, id) return q.base .. 'job:' .. id end
+local function lane_key(q, lane) return q.base .. 'lane:' .. lane end
+local function log_key(q, id) return q.base .. 'log:' .. id end
+local function unique_key(q, key) return q.base .. 'unique:' .. key end
+local function last_key(q, claimer) return q.base .. 'last:' .. claimer end
+local function repeat_key(q, name) return q.base .. 'repeat:' .. name end
+
+-- The queue's own (escaped) name, from between the braces; an app's prefix ends at the slash.
+local function name_of(q) return string.match(q.base, '{([^}]*)}'):gsub('^.*/', '') .. '' end
+
+-- Milliseconds have 13 digits; `..` keeps 14, so a number becomes text here and nowhere else.
+local function text(number) return string.format('%.0f', number) end

@@ -1,0 +1,139 @@
+-- What falls due in a queue: scheduled jobs, lanes that wait for an instant, leases that ended; and when the next one does.
+-- KEYS job: schedule later active lanes repeat repeat: meta global.hold
+local UNBEGUN_LIMIT = 10
+local DEFAULT_RETRIES, DEFAULT_LEASE_MS = 3, 15000
+
+local function promote(q, limit)
+  local ids = redis.call('ZRANGEBYSCORE', q.schedule, '-inf', now, 'LIMIT', 0, limit)
+  for _, id in ipairs(ids) do
+    redis.call('ZREM', q.schedule, id)
+    local row = redis.call('HMGET', job_key(q, id), 'l', 'pr')
+    make_pending(q, id, row[1], row[2])
+  end
+  local lanes = redis.call('ZRANGEBYSCORE', q.later, '-inf', now, 'LIMIT', 0, limit)
+  for _, lane in ipairs(lanes) do
+    redis.call('HDEL', q.lanes, lane .. ':u')
+    reseat(q, lane)
+  end
+  return #ids, #ids == limit or #lanes == limit
+end
+
+-- Exponential: full jitter over min(cap, base * 2^(failures - 1)); constant; list, whose last wait repeats.
+local function backoff_ms(q, failures, roll)
+  local packed = redis.call('HGET', q.meta, 'backoff')
+  local backoff = packed and cmsgpack.unpack(packed) or {type = 'exponential'}
+  if backoff.type == 'constant' then return backoff.wait_ms end
+  if backoff.type == 'list' then
+    local waits = backoff.waits_ms
+    return waits[math.min(failures, #waits)] or 0
+  end
+  return math.floor(roll * math.min(backoff.cap_ms or 600000, (backoff.base_ms or 500) * 2 ^ (failures - 1)))
+end
+
+-- A lease that ended. Begun: charged, cause `lost`. Not begun: back uncharged, but not for ever.
+local function lose(q, id, roll)
+  local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'p', 'u', 'wt', 'lb', 'st', 'w', 'm')
+  local row = {p = got[9], u = got[10], wt = got[11], lb = got[12]}
+  redis.call('ZREM', q.active, id)
+  if not got[1] then return end
+  count('lost')
+  local begun = got[2] == got[1]
+  local history = got[8]
+  if begun then
+    local started = tonumber(got[13]) or now
+    local run = cmsgpack.pack({'', '', started, now, 0, 0, false})
+    history = chronicle(history, {tonumber(got[1]), 'lost', 'lost', math.max(started - tonumber(got[14] or got[15]), 0), run})
+  end
+  if got[7] then
+    count('cancelled')
+    return make_ended(q, id, 'c', row, history and {'y', history} or {})
+  end
+  local failures, losses = (tonumber(got[3]) or 0) + (begun and 1 or 0), (tonumber(got[4]) or 0) + (begun and 0 or 1)
+  local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or DEFAULT_RETRIES
+  local dies = begun and failures > retries or losses > UNBEGUN_LIMIT
+  if begun then count('failed') end
+  if dies then
+    local message = begun and 'its lease ended: the node that ran it died or was cut off' or 'its lease ended before the start, too often'
+    local error_value = cmsgpack.pack({type = 'Lost', message = message, cause = 'lost'})
+    count('dead')
+    local more = {'f', failures, 'n', losses, 'er', error_value}
+    if history then more[7], more[8] = 'y', history end
+    return make_ended(q, id, 'x', row, more)
+  end
+  if begun then
+    redis.call('HSET', job_key(q, id), 'f', failures, 'y', history)
+    count('retried')
+    make_scheduled(q, id, now + backoff_ms(q, failures, roll), 'retry', got[5], got[6])
+  else
+    redis.call('HSET', job_key(q, id), 'n', losses)
+    make_pending(q, id, got[5], got[6])
+  end
+end
+
+-- The server's clock went forward by more than a lease, or was out of reach: holders had no chance to renew, so for one
+-- lease more nothing is recovered. A pump that was merely silent is no reason: its own monotonic time passed as well.
+-- Answers the step in ms, -1 for an outage, 0 for none worth a word.
+local OUTAGE_STEP_MS = 2 ^ 50
+local function note_step(expected_ms)
+  if expected_ms == 0 then return 0 end
+  local step = expected_ms < 0 and OUTAGE_STEP_MS or now - expected_ms
+  if step <= 1000 then return 0 end
+  redis.call('HSET', g.hold, 'at', now, 'step', step)
+  return step == OUTAGE_STEP_MS and -1 or step
+end
+
+local function on_hold(lease_ms)
+  local hold = redis.call('HMGET', g.hold, 'at', 'step')
+  return hold[1] and tonumber(hold[2]) > lease_ms and now >= tonumber(hold[1]) and now < tonumber(hold[1]) + lease_ms,
+    hold[1] and tonumber(hold[1]) + lease_ms - now
+end
+
+local function fraction(roll, index) return (roll + index * 0.61803398875) % 1 end
+
+-- Answers recovered, more, and for how long recovery is on hold.
+local function recover(q, limit, roll)
+  local ids = redis.call('ZRANGEBYSCORE', q.active, '-inf', now, 'LIMIT', 0, limit)
+  if #ids == 0 then return 0, false, nil end
+  local lease = tonumber(redis.call('HGET', q.meta, 'lease')) or DEFAULT_LEASE_MS
+  local held, left = on_hold(lease)
+  if held then return 0, false, left end
+  for index, id in ipairs(ids) do lose(q, id, fraction(roll, index)) end
+  file_archived(q)
+  return #ids, #ids == limit, nil
+end
+
+-- Due recurrences: they stay in `repeat` until `occur` advances them.
+local function due_recurrences(q, limit, found)
+  local names = redis.call('ZRANGEBYSCORE', q['repeat'], '-inf', now, 'LIMIT', 0, limit)
+  for _, name in ipairs(names) do
+    local rule = redis.call('HMGET', repeat_key(q, name), 'rev', 'next')
+    if rule[2] then
+      found[#found + 1] = {name_of(q), name, rule[1], rule[2]}
+    else
+      redis.call('ZREM', q['repeat'], name)
+    end
+  end
+  return #names
+end
+
+local function next_event(q, hold_ms, skip_due)
+  local soonest = nil
+  for _, key in ipairs({q.schedule, q.later, q.active}) do
+    local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+    if at and key == q.active and hold_ms then at = math.max(at, now + hold_ms) end
+    if at and (not soonest or at < soonest) then soonest = at end
+  end
+  -- Dues that were answered are the caller's to settle; the next event is the first after them.
+  local rule = redis.call('ZRANGE', q['repeat'], skip_due, skip_due, 'WITHSCORES')
+  local at = tonumber(rule[2])
+  if at and (not soonest or at < soonest) then soonest = at end
+  return soonest and math.max(soonest - now, 0) or false
+end
+
+-- One bounded turn over a queue: promoted, recovered, more, next event in ms (or false).
+local function turn(q, limit, roll, found)
+  local promoted, more_due = promote(q, limit)
+  local recovered, more_lost, hold_ms = recover(q, limit, roll)
+  local dues = due_recurrences(q, limit, found)
+  return promoted, recovered, more_due or more_lost or dues == limit, next_event(q, hold_ms, dues)
+end

@@ -1,0 +1,69 @@
+-- Rows: how a job moves between lane, schedule, active, morgue and archive.
+-- KEYS job: unique: schedule dead done meta
+--
+-- Fields, defaults not stored: p payload, m minted, t mint token, l lane, ln lane as written, pr priority, s state
+-- (absent: lane, s scheduled, a active, d done, x dead, c cancelled), r reason, d due, w pending since, a attempts, h holder,
+-- b attempt that was begun, st started, e ended, f failures, n losses before the start, x cancel asked, o result, er error,
+-- y history, z the last run (packed by the caller) of a job that ended with it, u unique key with its mode, pa parent, v pinned version, rv version of the last run, oc occurrence,
+-- wt channel of who waits, pg progress, sz bytes it counts for in the archive, lb log bytes.
+local HISTORY_LIMIT = 50
+local archived, archived_bytes = {}, 0
+
+-- What ended in this call goes to the archive in one step: who calls make_ended calls this.
+local function file_archived(q)
+  if #archived == 0 then return end
+  redis.call('ZADD', q.done, unpack(archived))
+  redis.call('HINCRBY', q.meta, 'ab', archived_bytes)
+  archived, archived_bytes = {}, 0
+end
+
+-- "d:" until done, "s:" until started, "t:" for a fixed time (kept whatever becomes of the job).
+local function free_unique(q, id, unique, mode)
+  if unique and string.sub(unique, 1, 1) == mode then
+    local key = unique_key(q, string.sub(unique, 3))
+    if redis.call('HGET', key, 'o') == id then redis.call('DEL', key) end
+  end
+end
+
+local function chronicle(packed, entry)
+  local entries = packed and cmsgpack.unpack(packed) or {}
+  entries[#entries + 1] = entry
+  if #entries > HISTORY_LIMIT then table.remove(entries, 1) end
+  return cmsgpack.pack(entries)
+end
+
+-- To its lane, as from now.
+local function make_pending(q, id, lane, priority)
+  local key = job_key(q, id)
+  redis.call('HDEL', key, 's', 'r')
+  redis.call('HSET', key, 'w', now)
+  enqueue(q, id, lane or '-', priority)
+end
+
+-- To the schedule, or to its lane when that instant has come.
+local function make_scheduled(q, id, due, reason, lane, priority)
+  local key = job_key(q, id)
+  redis.call('HSET', key, 'd', due)
+  if due <= now then return make_pending(q, id, lane, priority) end
+  redis.call('HSET', key, 's', 's', 'r', reason)
+  redis.call('ZADD', q.schedule, due, id)
+  tell_if_first(q, q.schedule, id, due)
+end
+
+-- To the archive (d done, c cancelled) or the morgue (x). `row` needs p, u, wt, lb; `more` is what else to write.
+local function make_ended(q, id, state, row, more)
+  local key = job_key(q, id)
+  local size = 200 + #(row.p or '') + (tonumber(row.lb) or 0)
+  for i = 2, #more, 2 do if type(more[i]) == 'string' then size = size + #more[i] end end
+  redis.call('HSET', key, 's', state, 'e', now, 'sz', size, unpack(more))
+  if state == 'x' then
+    redis.call('ZADD', q.dead, now, id)
+  else
+    archived[#archived + 1] = now
+    archived[#archived + 1] = id
+    archived_bytes = archived_bytes + size
+  end
+  free_unique(q, id, row.u, 'd')
+  free_unique(q, id, row.u, 's')
+  if row.wt then redis.call('PUBLISH', row.wt, id) end
+end

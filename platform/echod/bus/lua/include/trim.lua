@@ -1,0 +1,44 @@
+-- Retention: the archive by age, count and bytes, the morgue by age; a bounded step at a time, no TTL on any row.
+-- KEYS job: log: done dead meta jobs
+--
+-- What ended in the last ten seconds stays, so that a mint that is sent again (within five) still finds its row; only twice
+-- the byte limit overrides that, and then `cut` remembers until when a missing row proves nothing.
+local KEEP_MS, KEEP_COUNT, KEEP_BYTES, MORGUE_MS, YOUNG_MS = 7 * 86400000, 10000, 64 * 1024 * 1024, 30 * 86400000, 10000
+
+local function erase(q, id)
+  redis.call('UNLINK', job_key(q, id), log_key(q, id))
+  redis.call('ZREM', q.jobs, id)
+end
+
+local function trim_archive(q, limit)
+  local state = redis.call('HMGET', q.meta, 'keep', 'ab', 'keep_count', 'keep_bytes')
+  local keep, bytes = tonumber(state[1]) or KEEP_MS, tonumber(state[2]) or 0
+  local max_bytes = tonumber(state[4]) or KEEP_BYTES
+  local excess = redis.call('ZCARD', q.done) - (tonumber(state[3]) or KEEP_COUNT)
+  local before_bytes, gone = bytes, {}
+  local oldest = redis.call('ZRANGE', q.done, 0, limit - 1, 'WITHSCORES')
+  for i = 1, #oldest, 2 do
+    local id, age = oldest[i], now - tonumber(oldest[i + 1])
+    local over = excess > 0 or bytes > max_bytes
+    if not (age > keep or (over and age > YOUNG_MS) or bytes > 2 * max_bytes) then break end
+    if age <= YOUNG_MS then redis.call('HSET', q.meta, 'cut', now) end
+    bytes = bytes - (tonumber(redis.call('HGET', job_key(q, id), 'sz')) or 0)
+    excess = excess - 1
+    erase(q, id)
+    gone[#gone + 1] = id
+  end
+  if #gone > 0 then
+    redis.call('ZREM', q.done, unpack(gone))
+    redis.call('HINCRBY', q.meta, 'ab', bytes - before_bytes)
+  end
+  return #gone
+end
+
+local function trim_morgue(q, limit)
+  local old = redis.call('ZRANGEBYSCORE', q.dead, '-inf', now - MORGUE_MS, 'LIMIT', 0, limit)
+  for _, id in ipairs(old) do
+    erase(q, id)
+    redis.call('ZREM', q.dead, id)
+  end
+  return #old
+end

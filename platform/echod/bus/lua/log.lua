@@ -1,0 +1,24 @@
+-- Append a run's output to its job's log: at most 1 MiB a run and 8 MiB a job, the first of it kept.
+-- KEYS    job: log:
+-- ARGV    id token lines
+-- RETURNS kept (lines)
+-- `lines` is msgpack: [attempt, packed line]. A job that is gone gets no log back. `lb` is the job's bytes, `la` attempt:bytes,
+-- `lt` the token of the last append: sent again, it appends nothing.
+local RUN_BYTES, JOB_BYTES = 1024 * 1024, 8 * 1024 * 1024
+local row = redis.call('HMGET', job_key(q, id), 'm', 'la', 'lb', 'lt')
+if not row[1] or row[4] == token then return 0 end
+local attempt, of_run = string.match(row[2] or '', '^(%d+):(%d+)$')
+local of_job, kept = tonumber(row[3]) or 0, 0
+of_run = tonumber(of_run) or 0
+for _, line in ipairs(cmsgpack.unpack(lines)) do
+  if tostring(line[1]) ~= attempt then attempt, of_run = tostring(line[1]), 0 end
+  local size = #line[2] + 16
+  if of_run + size <= RUN_BYTES and of_job + size <= JOB_BYTES then
+    redis.call('XADD', log_key(q, id), '*', 'l', line[2])
+    of_run, of_job, kept = of_run + size, of_job + size, kept + 1
+  else
+    of_run = RUN_BYTES
+  end
+end
+redis.call('HSET', job_key(q, id), 'la', attempt .. ':' .. of_run, 'lb', of_job, 'lt', token)
+return kept

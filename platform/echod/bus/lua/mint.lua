@@ -1,0 +1,87 @@
+-- Mint jobs: a row and a place for each, in one step; sent again with the same token it changes nothing.
+-- KEYS    job: unique: meta
+-- ARGV    queue outside resend first_ms mints
+-- RETURNS [per mint: 1 | [2, owner] duplicate | [3, owner] conflict | [4, pending] full | 5 taken | 6 stale]
+-- INCLUDE time counters news ring bell close rows birth
+-- `mints` is msgpack: [id, payload, lane, lane as written or false, when (0 now, 1 in, 2 at), ms, priority,
+-- unique or false: [key, mode, ms, body], parent, version, wait channel, token], the last but the token false without. A child's token
+-- is '0' whoever sends it, so that supervisor and pump may both.
+local meta = redis.call('HMGET', q.meta, 'n', 'max', 'cut', 'reg')
+local pending, max_pending = tonumber(meta[1]) or 0, tonumber(meta[2])
+if not meta[4] then
+  register(q, queue)
+  redis.call('HSET', q.meta, 'reg', 1)
+end
+
+-- Who owns the unique key now; a key whose owner's row no longer says so counts for nothing.
+local function owner_of(unique)
+  local key = unique_key(q, unique[1])
+  local held = redis.call('HMGET', key, 'o', 'm', 'b', 'x')
+  if not held[1] then return nil end
+  if held[2] == 't' then
+    if tonumber(held[4]) <= now then return nil end
+    return held[1], held[3]
+  end
+  local row = redis.call('HMGET', job_key(q, held[1]), 'u', 's', 'a', 'm')
+  local ended = row[2] == 'd' or row[2] == 'x' or row[2] == 'c'
+  if row[4] and row[1] == held[2] .. ':' .. unique[1] and not ended and not (held[2] == 's' and row[3]) then
+    return held[1], held[3]
+  end
+  return nil
+end
+
+local function own(unique, id)
+  local key = unique_key(q, unique[1])
+  redis.call('DEL', key)
+  if unique[2] == 't' then
+    redis.call('HSET', key, 'o', id, 'm', 't', 'b', unique[4], 'x', now + unique[3])
+    redis.call('PEXPIREAT', key, now + unique[3])
+  else
+    redis.call('HSET', key, 'o', id, 'm', unique[2], 'b', unique[4])
+  end
+end
+
+local function mint_one(mint)
+  local id, unique, token = mint[1], mint[8], mint[12]
+  local there = redis.call('HMGET', job_key(q, id), 'm', 't')
+  if there[1] then
+    if (there[2] or '0') == token then return 1 end
+    return 5
+  end
+  -- A resend whose row is missing is a first arrival, unless the row may have come, ended and been trimmed since.
+  if resend == '1' and (now - tonumber(first_ms) > 10000 or (tonumber(meta[3]) or 0) >= tonumber(first_ms)) then return 6 end
+  if unique then
+    local owner, body = owner_of(unique)
+    if owner then
+      if unique[4] ~= '' and body ~= unique[4] then return {3, owner} end
+      return {2, owner}
+    end
+  end
+  if outside == '1' and max_pending and pending + pending_delta >= max_pending then return {4, pending + pending_delta} end
+
+  local due = nil
+  if mint[5] == 1 then due = now + mint[6] elseif mint[5] == 2 then due = mint[6] end
+  local fields = {'p', mint[2]}
+  local function set(name, value)
+    if value then
+      fields[#fields + 1] = name
+      fields[#fields + 1] = value
+    end
+  end
+  if token ~= '0' then set('t', token) end
+  set('ln', mint[4])
+  set('pa', mint[9])
+  set('v', mint[10])
+  set('wt', mint[11])
+  if unique then
+    set('u', unique[2] .. ':' .. unique[1])
+    own(unique, id)
+  end
+  birth(q, id, fields, mint[3], mint[7], due, mint[5] == 1 and 'delay' or 'at')
+  return 1
+end
+
+local answers = {}
+for i, mint in ipairs(cmsgpack.unpack(mints)) do answers[i] = mint_one(mint) end
+close(q)
+return answers

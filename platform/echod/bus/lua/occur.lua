@@ -1,0 +1,56 @@
+-- Settle one occurrence, once: mint its job (or drop it with a counted reason) and advance the recurrence to its next due.
+-- KEYS    job: repeat repeat:
+-- ARGV    name revision due_ms next_ms id lane lane_name drop dropped
+-- RETURNS [1, id] minted | [2, id or ''] already, with the job of that due | [3] dropped | [4] stale: ask tick again
+-- INCLUDE time counters news ring bell close rows birth
+-- `next_ms` is '' when nothing follows. `id` is '' for a drop; `drop` is then missed or skipped, `dropped` how many dues.
+local key = repeat_key(q, name)
+local rule = redis.call('HMGET', key, 'rev', 'next', 'payload', 'recent', 'paused', 'prio', 'last')
+if not rule[1] then return {4} end
+local recent, known = rule[4] and cmsgpack.unpack(rule[4]) or {}, nil
+for _, pair in ipairs(recent) do
+  if pair[1] == due_ms then known = pair[2] end
+end
+if rule[1] ~= revision or rule[2] ~= due_ms or rule[5] then return known and {2, known} or {4} end
+
+local function advance()
+  if next_ms == '' then
+    redis.call('ZREM', q['repeat'], name)
+    redis.call('HDEL', key, 'next')
+  else
+    redis.call('ZADD', q['repeat'], next_ms, name)
+    redis.call('HSET', key, 'next', next_ms)
+  end
+end
+-- A rule that was changed from a `last` which moved on meanwhile asks again for what had its outcome: on, or that due would
+-- stay for ever.
+if known or (rule[7] and tonumber(due_ms) <= tonumber(rule[7])) then
+  advance()
+  return {2, known or ''}
+end
+if id ~= '' and redis.call('EXISTS', job_key(q, id)) == 1 then
+  advance()
+  return {2, id}
+end
+
+-- Several dues back, not one: a pump may lag, and its question must still meet the same answer.
+recent[#recent + 1] = {due_ms, id}
+if #recent > 8 then table.remove(recent, 1) end
+redis.call('HSET', key, 'last', due_ms, 'recent', cmsgpack.pack(recent))
+redis.call('HDEL', key, 'err')
+advance()
+if id == '' then
+  redis.call('HINCRBY', key, drop, dropped)
+  count(drop, tonumber(dropped))
+  close(q)
+  return {3}
+end
+redis.call('HSET', key, 'job', id)
+local fields = {'p', rule[3], 'oc', cmsgpack.pack({name, tonumber(due_ms), 0}), 'd', due_ms}
+if lane_name ~= '' then
+  fields[#fields + 1] = 'ln'
+  fields[#fields + 1] = lane_name
+end
+birth(q, id, fields, lane, tonumber(rule[6]) or 0, nil, nil)
+close(q)
+return {1, id}

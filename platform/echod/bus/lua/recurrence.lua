@@ -1,0 +1,31 @@
+-- Set a recurrence's state: park it with its error, pause it, or resume it at an instant.
+-- KEYS    repeat repeat:
+-- ARGV    name action revision error next_ms skipped
+-- RETURNS ok | unknown | stale
+-- INCLUDE time counters news ring bell close
+-- park: its due stands, the pump looks again in a minute. pause: out of `repeat`. resume: from next_ms ('': never again).
+local PARK_MS = 60000
+local key = repeat_key(q, name)
+local rule = redis.call('HMGET', key, 'rev', 'paused')
+if not rule[1] then return 'unknown' end
+if action == 'park' then
+  if rule[1] ~= revision then return 'stale' end
+  redis.call('HSET', key, 'err', error)
+  if not rule[2] then redis.call('ZADD', q['repeat'], now + PARK_MS, name) end
+elseif action == 'pause' then
+  redis.call('HSET', key, 'paused', 1)
+  redis.call('ZREM', q['repeat'], name)
+elseif rule[2] then
+  redis.call('HDEL', key, 'paused', 'next', 'err')
+  if tonumber(skipped) > 0 then
+    redis.call('HINCRBY', key, 'skipped', skipped)
+    count('skipped', tonumber(skipped))
+  end
+  if next_ms ~= '' then
+    redis.call('HSET', key, 'next', next_ms)
+    redis.call('ZADD', q['repeat'], next_ms, name)
+    tell_if_first(q, q['repeat'], name, tonumber(next_ms))
+  end
+end
+close(q)
+return 'ok'

@@ -1,0 +1,123 @@
+-- Settle a batch of claims, each by its verdict, and claim the next `want` jobs in the same step.
+-- KEYS    job: active out meta
+-- ARGV    claimer sequence want lease_ms holder popped begun verdicts
+-- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked, retry_in_ms]
+-- FLAGS   allow-oom (second head: settle alone, after -OOM)
+-- INCLUDE time counters news ring bell close rows serve last trim
+-- `verdicts` is msgpack: [kind, id, attempts, holder, run, started, ended, …]; run is packed, for the page to read:
+-- [worker, version, started, ended, cpu_us, peak_bytes, cold]. done: result, children [[id, packed]] or false
+-- · retry: error, cause, after_ms · dead: error, cause · delay: after_ms · cancelled: error or false · release (run false).
+-- First settle wins: a `done` stands although a cancel was asked for.
+local again = rebuild(q, claimer, sequence)
+if again then return again end
+mark_begun(q, cmsgpack.unpack(begun))
+
+local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or 3
+local refused, left, ended = {}, {}, 0
+local act = {}
+
+local function measure(row, verdict)
+  local started = verdict[6]
+  local wait = math.max(started - tonumber(row.w or row.m), 0)
+  observe('D', verdict[7] - started)
+  observe('W', wait)
+  if row.d then observe('L', started - tonumber(row.d)) end
+  return wait
+end
+
+-- The history of a run that did not end the job; one that did is told by `z` and the row's state.
+local function record(id, row, verdict, outcome, cause)
+  local wait = measure(row, verdict)
+  local past = redis.call('HGET', job_key(q, id), 'y')
+  return chronicle(past, {tonumber(row.a), outcome, cause, wait, verdict[5]})
+end
+
+function act.done(id, row, verdict)
+  measure(row, verdict)
+  local children = verdict[9]
+  if children then
+    for _, child in ipairs(children) do redis.call('HSET', q.out, child[1], text(now) .. child[2]) end
+  end
+  count('done')
+  ended = ended + 1
+  local result = verdict[8]
+  make_ended(q, id, 'd', row, result == '\192' and {'z', verdict[5]} or {'z', verdict[5], 'o', result})
+end
+
+function act.cancelled(id, row, verdict)
+  local more = {}
+  if verdict[5] then
+    measure(row, verdict)
+    more = {'z', verdict[5]}
+  end
+  if verdict[8] then
+    more[#more + 1] = 'er'
+    more[#more + 1] = verdict[8]
+  end
+  count('cancelled')
+  ended = ended + 1
+  make_ended(q, id, 'c', row, more)
+end
+
+local function charge_run(cause)
+  count('failed')
+  if cause == 'timeout' then count('timeouts') end
+end
+
+function act.dead(id, row, verdict)
+  measure(row, verdict)
+  charge_run(verdict[9])
+  count('dead')
+  make_ended(q, id, 'x', row, {'z', verdict[5], 'f', row.failures + 1, 'er', verdict[8]})
+end
+
+function act.retry(id, row, verdict)
+  if row.failures + 1 > retries then return act.dead(id, row, verdict) end
+  if row.x then return act.cancelled(id, row, verdict) end
+  charge_run(verdict[9])
+  count('retried')
+  redis.call('HSET', job_key(q, id), 'st', verdict[6], 'f', row.failures + 1, 'er', verdict[8],
+    'y', record(id, row, verdict, 'retry', verdict[9]))
+  make_scheduled(q, id, now + verdict[10], 'retry', row.l, row.pr)
+end
+
+function act.delay(id, row, verdict)
+  if row.x then return act.cancelled(id, row, {verdict[1], id, 0, '', verdict[5], verdict[6], verdict[7], false}) end
+  count('snoozed')
+  redis.call('HSET', job_key(q, id), 'st', verdict[6], 'y', record(id, row, verdict, 'delay', ''))
+  make_scheduled(q, id, now + verdict[8], 'snooze', row.l, row.pr)
+end
+
+function act.release(id, row, verdict)
+  if row.x then return act.cancelled(id, row, verdict) end
+  make_pending(q, id, row.l, row.pr)
+end
+
+local function row_of(got)
+  return {a = got[2], failures = tonumber(got[4]) or 0, m = got[5], w = got[6], d = got[7], x = got[8], u = got[9],
+    wt = got[10], lb = got[11], p = got[12], l = got[13], pr = got[14]}
+end
+
+for _, verdict in ipairs(cmsgpack.unpack(verdicts)) do
+  local id = verdict[2]
+  local got = redis.call('HMGET', job_key(q, id), 's', 'a', 'h', 'f', 'm', 'w', 'd', 'x', 'u', 'wt', 'lb', 'p', 'l', 'pr')
+  if got[1] ~= 'a' or tonumber(got[2]) ~= verdict[3] or got[3] ~= verdict[4] then
+    refused[#refused + 1] = id
+    count('refused')
+  else
+    left[#left + 1] = id
+    act[verdict[1]](id, row_of(got), verdict)
+  end
+end
+if #left > 0 then redis.call('ZREM', q.active, unpack(left)) end
+if ended > 0 then
+  file_archived(q)
+  trim_archive(q, 2 * ended)
+end
+
+local jobs, blocked, retry_in_ms = {}, false, false
+if tonumber(want) > 0 then jobs, blocked, retry_in_ms = serve(q, tonumber(want), tonumber(lease_ms), holder) end
+remember(q, claimer, sequence, holder, refused, jobs, blocked, retry_in_ms)
+close(q)
+if popped == '1' then answer_bell(q) end
+return {now, refused, jobs, blocked, retry_in_ms}

@@ -1,0 +1,105 @@
+"""Minting: callers of one turn of the loop share a call, and a mint that is sent again makes no second job."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from echod.bus.core import Core
+from echod.bus.rows import mint_row, pack, utf8
+from echod.bus.wire import Argument
+from echod.model.ids import JobId
+from echod.model.job import Conflict, Full, Mint, MintAnswer, Minted, Stale, Taken
+
+CALL_JOBS, CALL_BYTES = 256, 512 * 1024
+
+
+class _Batch:
+    def __init__(self) -> None:
+        self.mints: list[Mint] = []
+        self.answers: asyncio.Future[list[MintAnswer]] = asyncio.get_running_loop().create_future()
+
+
+class Minting(Core):
+    """mint."""
+
+    def __init__(self, app: str, *, offset: bool) -> None:
+        super().__init__(app, offset=offset)
+        self._batches: dict[tuple[str, bool], _Batch] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def mint(self, queue: str, mints: Sequence[Mint], *, outside: bool = False) -> list[MintAnswer]:
+        """Create jobs, answers in order. `outside`: these may be refused as Full.
+
+        Sent again on a lost reply while the call's time lasts, then BusAway: whether it took effect is unknown, and
+        minting the same ids again (by this process, within 5 s) answers with the same jobs.
+        """
+        if not mints:
+            return []
+        key = (queue, outside)
+        batch = self._batches.get(key)
+        if batch is None:
+            batch = self._batches[key] = _Batch()
+            asyncio.get_running_loop().call_soon(self._flush, key)
+        start = len(batch.mints)
+        batch.mints.extend(mints)
+        answers = await asyncio.shield(batch.answers)
+        return answers[start : start + len(mints)]
+
+    def _flush(self, key: tuple[str, bool]) -> None:
+        task = asyncio.create_task(self._send_batch(*key, self._batches.pop(key)))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send_batch(self, queue: str, outside: bool, batch: _Batch) -> None:
+        try:
+            parts = [self._send_mints(queue, outside, part) for part in _parts(batch.mints)]
+            answers = await parts[0] if len(parts) == 1 else [a for part in await asyncio.gather(*parts) for a in part]
+        except Exception as error:
+            batch.answers.set_exception(error)
+            batch.answers.exception()  # the callers raise it
+        else:
+            batch.answers.set_result(answers)
+
+    async def _send_mints(self, queue: str, outside: bool, mints: list[Mint]) -> list[MintAnswer]:
+        arguments: dict[str, Argument] = {
+            "queue": utf8(queue),
+            "outside": int(outside),
+            "resend": 0,
+            "first_ms": self.clock.now_ms(),
+            "mints": pack([mint_row(mint, self.token) for mint in mints]),
+        }
+        replies = await self.run_script(self.scripts["mint"], queue, arguments, {**arguments, "resend": 1})
+        answers = [_answer(mint, reply) for mint, reply in zip(mints, replies, strict=True)]
+        for answer in answers:
+            if isinstance(answer, Minted):
+                self.remember_place(answer.id, queue)
+        return answers
+
+
+def _parts(mints: list[Mint]) -> Iterator[list[Mint]]:
+    part: list[Mint] = []
+    size = 0
+    for mint in mints:
+        if part and (len(part) == CALL_JOBS or size + len(mint.payload) > CALL_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(mint)
+        size += len(mint.payload)
+    yield part
+
+
+def _answer(mint: Mint, reply: int | list[int | bytes]) -> MintAnswer:
+    match reply:
+        case 1:
+            return Minted(mint.id)
+        case [2, bytes(owner)]:
+            return Minted(JobId(owner.decode()), duplicate=True)
+        case [3, bytes(owner)]:
+            return Conflict(JobId(owner.decode()))
+        case [4, int(pending)]:
+            return Full(pending)
+        case 5:
+            return Taken(mint.id)
+        case _:
+            return Stale(mint.id)

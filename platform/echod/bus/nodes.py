@@ -1,0 +1,123 @@
+"""A node on the bus: its leased number, and its beat."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+
+import msgspec
+
+from echod.bus.answers import Active, BeatAnswer, NodeRow, TickAnswer
+from echod.bus.clock import NODE_LEASE_MS, monotonic_ms
+from echod.bus.timing import Timing, roll
+from echod.errors import BusAway, LeaseGone
+from echod.model.ids import JobId, NodeId, VersionId
+
+BEAT_LIMIT = 500
+
+
+class Nodes(Timing):
+    """join, beat, leave, and the ids a node may make."""
+
+    def __init__(self, app: str, *, offset: bool) -> None:
+        super().__init__(app, offset=offset)
+        self._node: tuple[NodeId, int, bytes] | None = None
+        self.on_beat_failed: Callable[[], None] = lambda: None
+
+    async def join(self, node: NodeId, *, info: bytes = b"") -> None:
+        """Lease a node number. Raises BusUnfit when none is free."""
+        sent_ms = monotonic_ms()
+        now_ms, number = await self.run("join", node=node, lease_ms=NODE_LEASE_MS, info=base64.b64encode(info))
+        self.clock.hear(now_ms, sent_ms)
+        self.ids.lease(number, sent_ms)
+        self._node = (node, number, info)
+
+    async def leave(self) -> None:
+        """Give the number back; no ids are made from here on."""
+        if self._node is None:
+            return
+        node, number, _ = self._node
+        self._node = None
+        self.ids.drop()
+        await self.run("leave", node=node, number=number)
+
+    def new_job_id(self) -> JobId:
+        """Raises LeaseGone past the lease."""
+        return self.ids.job_id()
+
+    def reserve(self, count: int) -> int:
+        """The first of `count` snowflakes in a row, for a run's children. Raises LeaseGone past the lease."""
+        return self.ids.reserve(count)
+
+    async def beat(self, *, pump: bool) -> BeatAnswer:
+        """Renew the lease and hear the news; a pump's also ticks and trims every queue.
+
+        Raises LeaseGone before a join.
+        """
+        if self._node is None:
+            raise LeaseGone("expected a node that joined; call join first")
+        try:
+            return await self._beat(pump)
+        except BusAway:
+            self.on_beat_failed()
+            raise
+        except LeaseGone:
+            # A pause longer than the lease: another node may have the number. We get another one.
+            self.ids.drop()
+            node, _, info = self._node
+            await self.join(node, info=info)
+            return await self._beat(pump)
+
+    async def _beat(self, pump: bool) -> BeatAnswer:
+        assert self._node is not None
+        node, number, _ = self._node
+        sent_ms = monotonic_ms()
+        now_ms, rank, nodes, active, queues, due, more, promoted, recovered, unsent, stepped = await self.run(
+            "beat",
+            node=node,
+            number=number,
+            lease_ms=NODE_LEASE_MS,
+            pump=int(pump),
+            limit=BEAT_LIMIT,
+            roll=roll(),
+            expected_ms=self.steps.expected_ms() if pump else 0,
+        )
+        self.clock.hear(now_ms, sent_ms)
+        self.ids.lease(number, sent_ms)
+        if pump:
+            self.steps.ticked(now_ms, sent_ms)
+        names = {name: await self.name_of(name.decode()) for name, _ in queues}
+        next_in_ms = {names[name]: soon for name, soon in queues if soon is not None}
+        tick = TickAnswer(
+            now_ms,
+            tuple([await self.due_occurrence(entry) for entry in due]),
+            min(next_in_ms.values(), default=None),
+            bool(more),
+            promoted,
+            recovered,
+            stepped,
+        )
+        return BeatAnswer(
+            now_ms,
+            rank,
+            nodes,
+            Active(VersionId(active[0].decode()), int(active[1])) if active else None,
+            tick,
+            tuple(sorted(names.values())),
+            next_in_ms,
+            tuple(names[name] for name in unsent),
+        )
+
+    async def nodes(self) -> list[NodeRow]:
+        """Nodes whose lease has not ended."""
+        flat = await self.link.command("HGETALL", self.keys.nodes)
+        rows = [_node(int(flat[index]), flat[index + 1]) for index in range(0, len(flat), 2)]
+        return sorted((row for row in rows if row.lease_ends_ms > self.clock.now_ms()), key=lambda row: row.number)
+
+
+_entry = msgspec.msgpack.Decoder()
+
+
+def _node(number: int, raw: bytes) -> NodeRow:
+    id, ends_ms, joined_ms, pump, info = _entry.decode(raw)
+    return NodeRow(id, number, int(ends_ms), int(joined_ms), bool(pump), base64.b64decode(info))

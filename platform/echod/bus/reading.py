@@ -1,0 +1,159 @@
+"""Looking: jobs, lists, counts, metrics, the server. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from echod.bus.answers import Metrics, MinutePoint, QueueStats
+from echod.bus.core import Core
+from echod.bus.keys import escape
+from echod.bus.rows import STATE_LETTERS, job
+from echod.model.job import Job, State
+
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+MINUTES_KEPT_MS = 2 * HOUR_MS
+SERIES_MINUTES = 60
+SCAN = 2000
+_BRIEF = tuple(b"l ln s r d m w a f st e oc pa v z er x pg".split())  # as jobs.lua answers them
+_COUNTERS = frozenset(
+    ("minted", "done", "failed", "retried", "dead", "cancelled", "timeouts", "lost", "missed", "skipped", "refused")
+)
+_HISTOGRAMS = {"D": "duration", "W": "wait", "L": "late"}
+Counts = dict[str, int]
+
+
+class Reading(Core):
+    """job, jobs, stats, metrics, server."""
+
+    def __init__(self, app: str, *, offset: bool) -> None:
+        super().__init__(app, offset=offset)
+        self._past: dict[str, Counts] = {}  # minutes and hours that are over, whose counts no longer change
+
+    async def job(self, id: str, *, queue: str | None = None) -> Job | None:
+        """A job's record; without `queue`, asked of all queues in one trip."""
+        known = queue or self.place_of(id)
+        queues = [known] if known else await self.queues()
+        found = await self.link.commands([("HGETALL", f"{self.base(each)}job:{id}") for each in queues])
+        for each, flat in zip(queues, found, strict=True):
+            if flat:
+                self.remember_place(id, each)
+                return job(id, dict(zip(flat[::2], flat[1::2], strict=True)), each)
+        return None if queue or not known else await self._search(id, known)
+
+    async def _search(self, id: str, but: str) -> Job | None:
+        for each in await self.queues():
+            if each != but and (found := await self.job(id, queue=each)):
+                return found
+        return None
+
+    async def jobs(
+        self,
+        queue: str,
+        *,
+        states: Sequence[State] | None = None,
+        lane: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[Job], str | None]:
+        """Records without payload and result, newest first, and where to go on (None: that was all).
+
+        A call looks at a bounded stretch, so a page may be short although there is more: go on while there is a cursor.
+        """
+        letters = "".join(STATE_LETTERS[state] for state in states or ())
+        found, after = await self.run(
+            "jobs",
+            queue,
+            states=letters,
+            lane="" if lane is None else escape(lane),
+            before=cursor or "",
+            limit=limit,
+            scan=SCAN,
+        )
+        jobs = [
+            job(id.decode(), {name: value for name, value in zip(_BRIEF, row, strict=True) if value is not None}, queue)
+            for id, row in found
+        ]
+        return jobs, after.decode() or None
+
+    async def stats(self, queues: Sequence[str]) -> dict[str, QueueStats]:
+        """Counts by state, per queue, in one trip."""
+        script = self.scripts["stats"]
+        replies = await self.link.scripts([(script, (self.base(each), self.keys.everywhere), []) for each in queues])
+        return {
+            queue: QueueStats(pending, active, scheduled, dead, done, bool(paused), oldest)
+            for queue, (pending, active, scheduled, dead, done, paused, oldest) in zip(queues, replies, strict=True)
+        }
+
+    async def metrics(self, queue: str, window_ms: int) -> Metrics:
+        """Counters and histograms of the last `window_ms`: by minutes up to two hours, by hours beyond."""
+        now_ms = self.clock.now_ms()
+        minute = now_ms // MINUTE_MS
+        series = [f"m:{minute - back}" for back in range(SERIES_MINUTES - 1, -1, -1)]
+        if window_ms <= MINUTES_KEPT_MS:
+            window = [f"m:{minute - back}" for back in range(max(-(-window_ms // MINUTE_MS), 1))]
+        else:
+            window = [f"h:{now_ms // HOUR_MS - back}" for back in range(-(-window_ms // HOUR_MS))]
+        counts = await self._counts(queue, {*series, *window}, now_ms)
+        return _summed(
+            window_ms, [counts[name] for name in window], tuple(_point(name, counts[name]) for name in series)
+        )
+
+    async def _counts(self, queue: str, names: set[str], now_ms: int) -> dict[str, Counts]:
+        base = self.base(queue)
+        missing = [name for name in names if base + name not in self._past]
+        replies = await self.link.commands([("HGETALL", base + name) for name in missing])
+        fresh = {
+            name: {flat[index].decode(): int(flat[index + 1]) for index in range(0, len(flat), 2)}
+            for name, flat in zip(missing, replies, strict=True)
+        }
+        if len(self._past) > 100_000:
+            self._past.clear()
+        for name, found in fresh.items():
+            if _is_over(name, now_ms):
+                self._past[base + name] = found
+        return {name: fresh[name] if name in fresh else self._past[base + name] for name in names}
+
+    async def server(self) -> dict[str, object]:
+        """What the /bus page tells: version, memory, persistence, eviction policy, clients."""
+        raw: bytes = await self.link.command("INFO")
+        info = dict(line.split(":", 1) for line in raw.decode().splitlines() if ":" in line and line[0] != "#")
+        return {
+            "server": info.get("server_name", "redis"),
+            "version": info.get("valkey_version") or info.get("redis_version", ""),
+            "uptime_s": int(info.get("uptime_in_seconds", 0)),
+            "memory_bytes": int(info.get("used_memory", 0)),
+            "memory_limit_bytes": int(info.get("maxmemory", 0)),
+            "policy": info.get("maxmemory_policy", ""),
+            "append_only": info.get("aof_enabled") == "1",
+            "role": info.get("role", ""),
+            "replicas": int(info.get("connected_slaves", 0)),
+            "clients": int(info.get("connected_clients", 0)),
+            "commands": int(info.get("total_commands_processed", 0)),
+        }
+
+
+def _is_over(name: str, now_ms: int) -> bool:
+    """Whether that minute or hour ended long enough ago that no clock's difference counts into it."""
+    unit_ms = MINUTE_MS if name[0] == "m" else HOUR_MS
+    return (int(name[2:]) + 1) * unit_ms < now_ms - 5_000
+
+
+def _point(name: str, counts: Counts) -> MinutePoint:
+    return MinutePoint(
+        int(name[2:]) * MINUTE_MS, counts.get("minted", 0), counts.get("done", 0), counts.get("failed", 0)
+    )
+
+
+def _summed(window_ms: int, parts: list[Counts], series: tuple[MinutePoint, ...]) -> Metrics:
+    totals: Counts = {}
+    histograms: dict[str, dict[int, int]] = {name: {} for name in _HISTOGRAMS.values()}
+    for part in parts:
+        for name, value in part.items():
+            if name in _COUNTERS:
+                totals[name] = totals.get(name, 0) + value
+            elif name[0] in _HISTOGRAMS:
+                buckets = histograms[_HISTOGRAMS[name[0]]]
+                buckets[int(name[1:])] = buckets.get(int(name[1:]), 0) + value
+    values: dict[str, Any] = {**totals, **histograms}
+    return Metrics(window_ms=window_ms, series=series, **values)

@@ -1,0 +1,110 @@
+"""The verbs' scripts: each file's header is its signature, and arguments are bound by name.
+
+A header names KEYS, ARGV, RETURNS, ERRORS, FLAGS and INCLUDE, one a line; other comment lines are prose. A script gets
+two keys, the queue's base and the global one, as `q` and `g`; each name in ARGV becomes a local of that name. What a
+header says and what the body uses is compared by a test.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from importlib import resources
+
+import msgspec
+
+_FIELD = re.compile(r"-- (KEYS|ARGV|RETURNS|ERRORS|FLAGS|INCLUDE)\s+(.*)\Z")
+_OFFSET_PLACE = "--<offset>"
+_OFFSET = "ms = ms + tonumber(redis.call('GET', KEYS[2] .. 'offset') or 0)"
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a verb's file says about itself."""
+
+    purpose: str
+    keys: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    returns: str = ""
+    errors: tuple[str, ...] = ()
+    flags: str = ""
+    include: tuple[str, ...] = ()
+    prose: tuple[str, ...] = ()
+
+
+class Script(msgspec.Struct, frozen=True):
+    """A script as it is loaded, under one head."""
+
+    name: str
+    argv: tuple[str, ...]
+    source: bytes
+    sha: bytes
+
+
+def parse(text: str) -> tuple[Header, str]:
+    """A file's header and body. Raises ValueError where the first line is no sentence."""
+    lines = text.split("\n")
+    if not re.match(r"-- [A-Z].*\.\Z", lines[0]):
+        raise ValueError(f"expected a first line that is one sentence, got {lines[0]!r}")
+    fields: dict[str, str] = {}
+    errors: list[str] = []
+    prose: list[str] = []
+    end = 1
+    while end < len(lines) and lines[end].startswith("--"):
+        if found := _FIELD.match(lines[end]):
+            if found[1] == "ERRORS":
+                errors.append(found[2])
+            else:
+                fields[found[1]] = found[2]
+        else:
+            prose.append(lines[end][2:].strip())
+        end += 1
+    return Header(
+        purpose=lines[0][3:],
+        keys=tuple(fields.get("KEYS", "").split()),
+        argv=tuple(fields.get("ARGV", "").split()),
+        returns=fields.get("RETURNS", ""),
+        errors=tuple(errors),
+        flags=fields.get("FLAGS", ""),
+        include=tuple(fields.get("INCLUDE", "").split()),
+        prose=tuple(prose),
+    ), "\n".join(lines[end:])
+
+
+def read(name: str) -> str:
+    """The text of `lua/<name>.lua`."""
+    return resources.files("echod.bus").joinpath("lua", f"{name}.lua").read_text()
+
+
+def names() -> list[str]:
+    """Every verb."""
+    folder = resources.files("echod.bus").joinpath("lua")
+    return sorted(entry.name[:-4] for entry in folder.iterdir() if entry.name.endswith(".lua"))
+
+
+def compose(name: str, *, freeing: bool = False, offset: bool = False) -> Script:
+    """A verb with its includes, ready to load. `freeing`: under the head that runs when memory is out.
+
+    `offset`: with a driven clock (`dev --clock`, tests); production never asks for it.
+    """
+    header, body = parse(read(name))
+    flag = header.flags.split(" ")[0]
+    second_head = "second head" in header.flags
+    head = "#!lua" if not flag or (second_head and not freeing) else f"#!lua flags={flag}"
+    parts = [head, parse(read("include/keys"))[1], "local q, g = space(KEYS[1]), space(KEYS[2])"]
+    if header.argv:
+        parts.append(f"local {', '.join(header.argv)} = unpack(ARGV)")
+    parts += [parse(read(f"include/{include}"))[1] for include in header.include]
+    source = "\n".join([*parts, body])
+    if offset:
+        source = source.replace(_OFFSET_PLACE, _OFFSET)
+    raw = source.encode()
+    return Script(name, header.argv, raw, hashlib.sha1(raw).hexdigest().encode())
+
+
+@functools.cache
+def library(*, offset: bool = False) -> dict[str, Script]:
+    """All scripts by verb; `settle!` is settle under its freeing head."""
+    found = {name: compose(name, offset=offset) for name in names()}
+    found["settle!"] = compose("settle", freeing=True, offset=offset)
+    return found

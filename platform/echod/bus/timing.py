@@ -1,0 +1,211 @@
+"""Time: the tick of a queue, recurrences, and their occurrences.
+
+The bus decides when; these only carry the question.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Literal, cast
+
+from echod.bus.answers import DueOccurrence, Occurred, RecurrenceRow, TickAnswer
+from echod.bus.clock import monotonic_ms
+from echod.bus.core import Core
+from echod.bus.rows import lane_key, utf8
+from echod.model.ids import JobId
+from echod.model.job import NO_LANE, Minted
+
+TICK_LIMIT = 200
+Written = Literal["same", "created", "changed", "older"]
+_OUTCOMES: dict[int, Literal["minted", "already", "dropped", "stale"]] = {
+    1: "minted",
+    2: "already",
+    3: "dropped",
+    4: "stale",
+}
+
+
+def roll() -> float:
+    """One throw for a tick's backoffs."""
+    return random.random()
+
+
+class Timing(Core):
+    """tick, occur, recur, unrecur and a recurrence's states."""
+
+    async def tick(self, queue: str) -> TickAnswer:
+        """One bounded turn of a queue: promoted, recovered, its due recurrences and its next event."""
+        sent_ms = monotonic_ms()
+        now_ms, due, next_in_ms, more, promoted, recovered, stepped = await self.run(
+            "tick", queue, limit=TICK_LIMIT, roll=roll(), expected_ms=self.steps.expected_ms()
+        )
+        self.steps.ticked(now_ms, sent_ms)
+        self.clock.hear(now_ms, sent_ms)
+        return TickAnswer(
+            now_ms,
+            tuple([await self.due_occurrence(entry) for entry in due]),
+            next_in_ms,
+            bool(more),
+            promoted,
+            recovered,
+            stepped,
+        )
+
+    async def due_occurrence(self, entry: list[bytes]) -> DueOccurrence:
+        queue, name, revision, due_ms = entry
+        return DueOccurrence(
+            await self.name_of(queue.decode()), name.decode("utf-8", "surrogatepass"), int(revision), int(due_ms)
+        )
+
+    async def occur(
+        self,
+        queue: str,
+        name: str,
+        revision: int,
+        due_ms: int,
+        *,
+        next_ms: int | None,
+        job: JobId | None,
+        lane: str = NO_LANE,
+        drop: Literal["missed", "skipped"] | None = None,
+        dropped: int = 0,
+    ) -> Occurred:
+        """Settle the due instant `due_ms`, once: mint `job` by the stored rule, or drop it (`dropped` dues in all)."""
+        key, original = lane_key(lane)
+        code, *rest = await self.run(
+            "occur",
+            queue,
+            name=utf8(name),
+            revision=revision,
+            due_ms=due_ms,
+            next_ms="" if next_ms is None else next_ms,
+            id=job or "",
+            lane=key,
+            lane_name=utf8(original),
+            drop=drop or "missed",
+            dropped=dropped or 1,
+        )
+        id = JobId(rest[0].decode()) if rest and rest[0] else None
+        if id:
+            self.remember_place(id, queue)
+        return Occurred(_OUTCOMES[code], id)
+
+    async def recur(
+        self,
+        queue: str,
+        name: str,
+        *,
+        rule: str,
+        tz: str,
+        trigger: bytes,
+        payload: bytes,
+        next_ms: int | None,
+        generation: int,
+        lane: str = NO_LANE,
+        priority: int = 0,
+    ) -> Written:
+        """Write a recurrence. `next_ms` counts where the rule or its zone is new; else the due stands."""
+        key, original = lane_key(lane)
+        reply = await self.run(
+            "recur",
+            queue,
+            queue=utf8(queue),
+            name=utf8(name),
+            rule=utf8(rule),
+            tz=utf8(tz),
+            trigger=trigger,
+            payload=payload,
+            next_ms="" if next_ms is None else next_ms,
+            generation=generation,
+            lane=key,
+            lane_name=utf8(original),
+            priority=priority,
+        )
+        return cast("Written", reply.decode())
+
+    async def unrecur(self, queue: str, name: str, generation: int) -> Literal["removed", "absent", "older"]:
+        """Remove a recurrence; what it minted stays."""
+        reply = await self.run("unrecur", queue, name=utf8(name), generation=generation)
+        return cast("Literal['removed', 'absent', 'older']", reply.decode())
+
+    async def park_recurrence(self, queue: str, name: str, revision: int, error: str) -> bool:
+        """A rule that cannot compute its next: looked at again in a minute, its error on the page."""
+        return await self._state(queue, name, "park", revision=revision, error=error)
+
+    async def pause_recurrence(self, queue: str, name: str) -> bool:
+        return await self._state(queue, name, "pause")
+
+    async def resume_recurrence(self, queue: str, name: str, next_ms: int | None, *, skipped: int = 0) -> bool:
+        """On from `next_ms`; `skipped` instants fell into the pause."""
+        return await self._state(queue, name, "resume", next_ms=next_ms, skipped=skipped)
+
+    async def _state(
+        self,
+        queue: str,
+        name: str,
+        action: str,
+        *,
+        revision: int = 0,
+        error: str = "",
+        next_ms: int | None = None,
+        skipped: int = 0,
+    ) -> bool:
+        reply = await self.run(
+            "recurrence",
+            queue,
+            name=utf8(name),
+            action=action,
+            revision=revision,
+            error=utf8(error),
+            next_ms="" if next_ms is None else next_ms,
+            skipped=skipped,
+        )
+        return bool(reply == b"ok")
+
+    async def run_now(self, queue: str, name: str, job: JobId, *, lane: str = NO_LANE) -> Minted | None:
+        """Mint a recurrence's job by hand; its due does not move. None: no such recurrence."""
+        key, original = lane_key(lane)
+        reply = await self.run("run_now", queue, name=utf8(name), id=job, lane=key, lane_name=utf8(original))
+        if reply[0] != 1:
+            return None
+        self.remember_place(job, queue)
+        return Minted(job)
+
+    async def recurrences(self, queue: str | None = None) -> list[RecurrenceRow]:
+        """Stored recurrences, of one queue or of all."""
+        queues = await self.queues() if queue is None else [queue]
+        names = await self.link.commands([("SMEMBERS", f"{self.base(each)}rules") for each in queues])
+        wanted = [(each, name) for each, found in zip(queues, names, strict=True) for name in sorted(found)]
+        rows = await self.link.commands(
+            [("HGETALL", self.base(each).encode() + b"repeat:" + name) for each, name in wanted]
+        )
+        return [_recurrence(each, name, flat) for (each, name), flat in zip(wanted, rows, strict=True) if flat]
+
+
+def _recurrence(queue: str, name: bytes, flat: list[bytes]) -> RecurrenceRow:
+    row: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def text(field: bytes) -> str:
+        return row.get(field, b"").decode("utf-8", "surrogatepass")
+
+    def number(field: bytes) -> int | None:
+        return int(row[field]) if field in row else None
+
+    values: dict[str, Any] = {
+        "paused": b"paused" in row,
+        "missed": number(b"missed") or 0,
+        "skipped": number(b"skipped") or 0,
+    }
+    return RecurrenceRow(
+        queue=queue,
+        name=name.decode("utf-8", "surrogatepass"),
+        rule=text(b"rule"),
+        tz=text(b"tz"),
+        revision=number(b"rev") or 0,
+        generation=number(b"gen") or 0,
+        next_ms=None if values["paused"] or b"err" in row else number(b"next"),
+        last_ms=number(b"last"),
+        policy=row.get(b"trigger", b""),
+        error=text(b"err"),
+        **values,
+    )

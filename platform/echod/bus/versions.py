@@ -1,0 +1,61 @@
+"""Stored versions of the folder, and the one that is active."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from echod.bus.answers import Active
+from echod.bus.core import Core
+from echod.model.ids import VersionId
+
+TRANSFER_TIMEOUT_S = 5.0
+
+
+class Versions(Core):
+    """put, get, activate."""
+
+    async def put_version(self, version: VersionId, pieces: Sequence[bytes], manifest: bytes) -> None:
+        """Store a snapshot. Content-addressed: storing it again changes nothing.
+
+        The manifest comes last and completes it.
+        """
+        for number, piece in enumerate(pieces):
+            await self._transfer("SET", self.keys.piece(version, number), piece)
+        await self._transfer("SET", self.keys.piece(version, "pieces"), len(pieces))
+        await self._transfer("SET", self.keys.piece(version, "manifest"), manifest)
+
+    async def get_version(self, version: VersionId) -> tuple[list[bytes], bytes] | None:
+        """The pieces and the manifest of a stored version."""
+        manifest = await self.get_manifest(version)
+        count = await self._transfer("GET", self.keys.piece(version, "pieces"))
+        if manifest is None or count is None:
+            return None
+        pieces = [await self._transfer("GET", self.keys.piece(version, number)) for number in range(int(count))]
+        return None if any(piece is None for piece in pieces) else (pieces, manifest)
+
+    async def get_manifest(self, version: VersionId) -> bytes | None:
+        manifest: bytes | None = await self._transfer("GET", self.keys.piece(version, "manifest"))
+        return manifest
+
+    async def activate(self, version: VersionId, *, errors: bytes = b"") -> Active:
+        """Switch to a stored version. Raises Refused where it is not stored."""
+        (generation,) = await self.run("activate", version=version, errors=errors)
+        return Active(version, generation)
+
+    async def active(self) -> tuple[Active | None, bytes]:
+        """What is active, and the errors it was activated with."""
+        version, generation, errors = await self.link.command(
+            "HMGET", self.keys.active, "version", "generation", "errors"
+        )
+        if version is None:
+            return None, b""
+        return Active(VersionId(version.decode()), int(generation)), errors or b""
+
+    async def versions(self) -> list[tuple[VersionId, int]]:
+        """Versions that were activated, and when last, newest first."""
+        flat = await self.link.command("ZRANGE", self.keys.versions, 0, -1, "REV", "WITHSCORES")
+        return [(VersionId(flat[index].decode()), int(float(flat[index + 1]))) for index in range(0, len(flat), 2)]
+
+    async def _transfer(self, *command: str | bytes | int) -> Any:
+        return await self.link.command(*command, timeout_s=TRANSFER_TIMEOUT_S)

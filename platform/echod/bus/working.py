@@ -1,0 +1,216 @@
+"""Claims and what becomes of them: claim, settle, extend, progress, log, and the children a settle sends.
+
+Of each claimer one claim or settle per queue is under way. Where its reply is lost (BusAway), the call is kept and
+sent again before the claimer's next one, under its old sequence: the bus rebuilds the reply, so nothing is settled or
+claimed twice, and jobs leased by the lost reply reach the claimer with its next answer.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+
+from echod.bus.answers import Blocked, ClaimAnswer, ExtendAnswer, LogLine, SettleAnswer
+from echod.bus.clock import monotonic_ms
+from echod.bus.core import Core
+from echod.bus.rows import blob, child_of, claimed, hold_row, pack, verdict_row
+from echod.bus.wire import Argument
+from echod.errors import BusAway, BusFull
+from echod.model.ids import JobId
+from echod.model.job import Child, Claimed, Hold, Verdict
+
+DEFAULT_LEASE_MS = 15_000
+_log_lines = msgspec.msgpack.Decoder(LogLine)
+_NOTHING = pack([])
+
+
+class _Call(msgspec.Struct):
+    """A claim or settle on its way."""
+
+    verb: str
+    arguments: dict[str, Argument]
+    settled: frozenset[Hold]
+
+
+class _Desk:
+    """One claimer at one queue."""
+
+    def __init__(self) -> None:
+        self.sequence = secrets.randbits(40)  # a claimer's id may be used again by a later process
+        self.unanswered: _Call | None = None
+        self.owed: list[SettleAnswer] = []  # answers that arrived before a call that then failed
+
+
+class Working(Core):
+    """claim, settle, extend and what goes with a run."""
+
+    def __init__(self, app: str, *, offset: bool) -> None:
+        super().__init__(app, offset=offset)
+        self._desks: dict[tuple[str, str], _Desk] = {}
+        self.popped: set[str] = set()  # queues whose bell this bus popped and has not answered yet
+
+    async def claim(
+        self, queue: str, claimer: str, count: int, lease_ms: int = DEFAULT_LEASE_MS, *, begun: Sequence[Hold] = ()
+    ) -> ClaimAnswer:
+        """Up to `count` jobs under our lease, lanes in turn."""
+        answer = await self._exchange(queue, claimer, (), count, lease_ms, begun)
+        return answer.claim
+
+    async def settle(
+        self,
+        queue: str,
+        claimer: str,
+        verdicts: Sequence[Verdict],
+        *,
+        count: int = 0,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        begun: Sequence[Hold] = (),
+    ) -> SettleAnswer:
+        """End claims by their verdicts, and claim `count` in the same step.
+
+        When the server's memory is out, what can be settled is settled and nothing is claimed. After BusAway call
+        again, with the same verdicts or with more: those that were sent are not sent twice.
+        """
+        return await self._exchange(queue, claimer, verdicts, count, lease_ms, begun)
+
+    async def _exchange(
+        self, queue: str, claimer: str, verdicts: Sequence[Verdict], count: int, lease_ms: int, begun: Sequence[Hold]
+    ) -> SettleAnswer:
+        desk = self._desks.setdefault((claimer, queue), _Desk())
+        if desk.unanswered is not None:
+            settled = desk.unanswered.settled
+            earlier = await self._send_call(queue, desk, desk.unanswered)
+            desk.owed.append(earlier)
+            verdicts = [verdict for verdict in verdicts if verdict.hold not in settled]
+        count = max(count - sum(len(answer.claim.jobs) for answer in desk.owed), 0)
+        if desk.owed and not verdicts and count == 0:
+            answer = desk.owed.pop()
+        else:
+            answer = await self._send_call(
+                queue, desk, self._new_call(queue, claimer, desk, verdicts, count, lease_ms, begun)
+            )
+        for owed in desk.owed:
+            answer = _merged(owed, answer)
+        desk.owed.clear()
+        return answer
+
+    def _new_call(
+        self,
+        queue: str,
+        claimer: str,
+        desk: _Desk,
+        verdicts: Sequence[Verdict],
+        count: int,
+        lease_ms: int,
+        begun: Sequence[Hold],
+    ) -> _Call:
+        desk.sequence += 1
+        arguments: dict[str, Argument] = {
+            "claimer": claimer,
+            "sequence": desk.sequence,
+            "want": count,
+            "lease_ms": lease_ms,
+            "holder": secrets.token_urlsafe(6),
+            "popped": int(queue in self.popped),
+            "begun": pack([hold_row(hold) for hold in begun]) if begun else _NOTHING,
+        }
+        self.popped.discard(queue)
+        if verdicts:
+            arguments["verdicts"] = pack([verdict_row(verdict) for verdict in verdicts])
+        return _Call("settle" if verdicts else "claim", arguments, frozenset(verdict.hold for verdict in verdicts))
+
+    async def _send_call(self, queue: str, desk: _Desk, call: _Call) -> SettleAnswer:
+        desk.unanswered = call
+        try:
+            reply = await self.run_script(self.scripts[call.verb], queue, call.arguments)
+        except BusFull:
+            if not call.verb.startswith("settle") or call.verb.endswith("!"):
+                desk.unanswered = None
+                raise
+            # Nothing was run. Settling frees memory and is let through alone, under the second head.
+            return await self._send_call(queue, desk, _Call("settle!", {**call.arguments, "want": 0}, call.settled))
+        except BusAway:
+            raise
+        except Exception:
+            desk.unanswered = None
+            raise
+        desk.unanswered = None
+        return _answer(reply, queue)
+
+    async def extend(
+        self, queue: str, holds: Sequence[Hold], lease_ms: int = DEFAULT_LEASE_MS, *, begun: Sequence[Hold] = ()
+    ) -> ExtendAnswer:
+        """Renew leases; says which are lost, and which jobs were asked to stop."""
+        now_ms, lost, stopping = await self.run(
+            "extend",
+            queue,
+            lease_ms=lease_ms,
+            holds=pack([hold_row(hold) for hold in holds]),
+            begun=pack([hold_row(hold) for hold in begun]),
+        )
+        return ExtendAnswer(now_ms, _ids(lost), _ids(stopping))
+
+    async def progress(self, queue: str, hold: Hold, fraction: float, note: str = "") -> bool:
+        """Note how far a run is; False where the hold is stale."""
+        reply = await self.run(
+            "progress",
+            queue,
+            id=hold.id,
+            attempts=hold.attempts,
+            holder=hold.holder,
+            progress=pack([fraction, note]),
+        )
+        return bool(reply == b"ok")
+
+    async def log(self, queue: str, id: str, lines: Sequence[LogLine]) -> int:
+        """Append to a job's log, the first MiB of each run; how many lines were kept. One caller a job."""
+        packed = pack([[line.attempt, blob(pack(line))] for line in lines])
+        return int(await self.run("log", queue, id=id, token=secrets.token_urlsafe(6), lines=packed))
+
+    async def logs(self, queue: str, id: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, LogLine]]:
+        """Lines after the entry `after`, oldest first, at most `limit`."""
+        key = f"{self.base(queue)}log:{id}"
+        entries = await self.link.command("XRANGE", key, f"({after}" if after else "-", "+", "COUNT", limit)
+        return [(entry_id.decode(), _log_lines.decode(fields[1])) for entry_id, fields in entries]
+
+    async def sweep_out(self, queue: str, *, older_ms: int = 1000) -> list[Child]:
+        """Children whose settle is at least that long ago and that nobody cleared. A bounded part of them."""
+        sent_ms = monotonic_ms()
+        time, (_, stored) = await self.link.commands([("TIME",), ("HSCAN", f"{self.base(queue)}out", 0, "COUNT", 500)])
+        now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+        self.clock.hear(now_ms, sent_ms)
+        children = [child_of(stored[index]) for index in range(1, len(stored), 2)]
+        return [child for since_ms, child in children if since_ms <= now_ms - older_ms]
+
+    async def clear_out(self, queue: str, ids: Sequence[JobId]) -> None:
+        """These children are minted."""
+        if ids:
+            await self.link.command("HDEL", f"{self.base(queue)}out", *ids)
+
+
+def _ids(reply: list[bytes]) -> tuple[JobId, ...]:
+    return tuple(JobId(id.decode()) for id in reply)
+
+
+def _answer(reply: list[Any], queue: str) -> SettleAnswer:
+    now_ms, refused, jobs, blocked, retry_in_ms = reply
+    return SettleAnswer(
+        _ids(refused),
+        ClaimAnswer(
+            now_ms,
+            tuple(claimed(job, queue, now_ms) for job in jobs),
+            cast("Blocked", blocked.decode()) if blocked else None,
+            retry_in_ms,
+        ),
+    )
+
+
+def _merged(earlier: SettleAnswer, later: SettleAnswer) -> SettleAnswer:
+    jobs: tuple[Claimed, ...] = earlier.claim.jobs + later.claim.jobs
+    return SettleAnswer(
+        earlier.refused + later.refused,
+        ClaimAnswer(later.claim.now_ms, jobs, None if jobs else later.claim.blocked, later.claim.retry_in_ms),
+    )

@@ -1,0 +1,76 @@
+"""Short words for tests that move jobs about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from echod.bus import Bus
+from echod.model.ids import JobId
+from echod.model.job import Claimed, Dead, Done, Error, Hold, Mint, Minted, Retry, RunRecord
+
+ME = "WRK00000000001"
+LEASE_MS = 15_000
+
+
+async def mint(bus: Bus, queue: str = "f", count: int = 1, **fields: Any) -> list[JobId]:
+    """That many new jobs; each must be minted."""
+    fields.setdefault("payload", b"\x01")
+    mints = [Mint(id=bus.new_job_id(), **fields) for _ in range(count)]
+    answers = await bus.mint(queue, mints)
+    assert answers == [Minted(mint.id) for mint in mints]
+    return [mint.id for mint in mints]
+
+
+async def claim(
+    bus: Bus, count: int = 1, queue: str = "f", lease_ms: int = LEASE_MS, claimer: str = ME
+) -> list[Claimed]:
+    answer = await bus.claim(queue, claimer, count, lease_ms)
+    return list(answer.jobs)
+
+
+async def claim_one(bus: Bus, queue: str = "f", lease_ms: int = LEASE_MS) -> Claimed:
+    (job,) = await claim(bus, 1, queue, lease_ms)
+    return job
+
+
+def hold(job: Claimed) -> Hold:
+    return Hold(job.id, job.attempts, job.holder)
+
+
+def run(job: Claimed, *, took_ms: int = 5, waited_ms: int = 0) -> RunRecord:
+    start = job.claimed_ms + waited_ms
+    return RunRecord("WRKworker", "DEP1", start, start + took_ms, 1000, 4096, True)
+
+
+def done(job: Claimed, result: bytes = b"\x02", **fields: Any) -> Done:
+    return Done(hold(job), run(job), result, **fields)
+
+
+def retry(job: Claimed, after_ms: int = 1000, cause: str = "error") -> Retry:
+    return Retry(hold(job), run(job), Error("ValueError", "no", "trace", cause), after_ms)
+
+
+def dead(job: Claimed, cause: str = "error") -> Dead:
+    return Dead(hold(job), run(job), Error("ValueError", "no", "trace", cause))
+
+
+async def settle(
+    bus: Bus, verdicts: Sequence[Any], queue: str = "f", claimer: str = ME, count: int = 0
+) -> list[Claimed]:
+    """Settle; nothing may be refused."""
+    answer = await bus.settle(queue, claimer, verdicts, count=count, lease_ms=LEASE_MS)
+    assert answer.refused == ()
+    return list(answer.claim.jobs)
+
+
+async def bury(bus: Bus, queue: str = "f") -> JobId:
+    """A job in the morgue."""
+    (id,) = await mint(bus, queue)
+    await settle(bus, [dead(await claim_one(bus, queue))], queue)
+    return id
+
+
+async def counted(bus: Bus, name: str, queue: str = "f") -> int:
+    """A counter over the last hours."""
+    return int(getattr(await bus.metrics(queue, 3 * 3_600_000), name))

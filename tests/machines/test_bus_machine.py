@@ -1,0 +1,289 @@
+"""The real bus against a small model of it, under random histories that Hypothesis finds and the audit judges.
+
+The model knows nothing of rings, rows or scores: jobs with a state, lanes with a virtual time. After every step the
+books must balance and both must agree on where every job is. ECHOD_SOAK=1 looks longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from audit import audit
+from echod.bus import Bus
+from echod.bus.clock import StepWatch
+from echod.bus.rows import hold_row, mint_row, pack, verdict_row
+from echod.errors import BusError
+from echod.model.ids import JobId, NodeId
+from echod.model.job import Cancelled, Dead, Delay, Done, Error, Hold, Mint, Release, Retry, RunRecord
+from echofn.manifest import Constant, Policy
+from model import Model
+from valkey import Server
+
+T = TypeVar("T")
+SOAK = os.environ.get("ECHOD_SOAK") == "1"
+LANES = st.sampled_from(["-", "a", "b", "ü"])
+ERROR = Error("E", "m")
+RETRIES, BACKOFF_MS, LEASE_MS = 2, 3000, 10_000
+
+
+class BusMachine(RuleBasedStateMachine):
+    """One queue, two claimers, a driven clock."""
+
+    server: ClassVar[Server]
+    claims = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.server.command("FLUSHALL")
+        self.server.clock.advance(-self.server.clock.offset_ms)
+        self.bus = self.do(self.open())
+        self.model = Model(retries=RETRIES)
+        self.due_ms = 0
+        self.sequence = 0
+        self.ids: list[JobId] = []
+
+    async def open(self) -> Bus:
+        bus = await Bus.open(self.server.address)
+        await bus.join(NodeId("NOD1"))
+        await bus.configure("f", Policy(retries=RETRIES, backoff=Constant(BACKOFF_MS)), 1)
+        return bus
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def now_ms(self) -> int:
+        reply = self.server.command("TIME")
+        assert isinstance(reply, list)
+        return int(reply[0]) * 1000 + int(reply[1]) // 1000
+
+    def twice(self, verb: str, twice: bool, **arguments: Any) -> Any:
+        """A call, and where asked for the same once more: the answer is the same."""
+        reply = self.do(self.bus.run(verb, "f", **arguments))
+        if twice:
+            again = self.do(self.bus.run(verb, "f", **arguments))
+            assert again == reply, f"{verb} sent again answered {again}, first {reply}"
+        return reply
+
+    @initialize()
+    def recurrence(self) -> None:
+        self.due_ms = self.now_ms() + 1000
+        self.do(
+            self.bus.recur("f", "r", rule="x", tz="UTC", trigger=b"", payload=b"", next_ms=self.due_ms, generation=1)
+        )
+
+    @rule(
+        lane=LANES,
+        count=st.integers(1, 3),
+        priority=st.integers(-1, 1),
+        in_ms=st.sampled_from([0, 0, 2000]),
+        twice=st.booleans(),
+    )
+    def mint(self, lane: str, count: int, priority: int, in_ms: int, twice: bool) -> None:
+        mints = [
+            Mint(id=self.bus.new_job_id(), payload=b"", lane=lane, priority=priority, in_ms=in_ms or None)
+            for _ in range(count)
+        ]
+        rows = pack([mint_row(one, self.bus.token) for one in mints])
+        before_ms = self.now_ms()
+        reply = self.twice("mint", twice, queue="f", outside=0, resend=0, first_ms=0, mints=rows)
+        assert reply == [1] * count
+        for one in mints:
+            self.ids.append(one.id)
+            self.model.mint(one.id, lane, priority, before_ms + in_ms if in_ms else None)
+
+    @rule(target=claims, count=st.integers(1, 5), twice=st.booleans())
+    def claim(self, count: int, twice: bool) -> list[Hold]:
+        self.sequence += 1
+        reply = self.twice(
+            "claim",
+            twice,
+            claimer="W",
+            sequence=self.sequence,
+            want=count,
+            lease_ms=LEASE_MS,
+            holder=f"h{self.sequence}",
+            popped=0,
+            begun=pack([]),
+        )
+        holds = [Hold(JobId(job[0].decode()), int(job[1]), f"h{self.sequence}") for job in reply[2]]
+        assert [hold.id for hold in holds] == self.model.claim(count)
+        for hold in holds:
+            self.model.hold(hold)
+        return holds
+
+    @rule(
+        holds=claims,
+        kind=st.sampled_from(["done", "retry", "dead", "delay", "release", "cancelled"]),
+        count=st.integers(0, 3),
+        twice=st.booleans(),
+        first_only=st.booleans(),
+    )
+    def settle(self, holds: list[Hold], kind: str, count: int, twice: bool, first_only: bool) -> None:
+        if not holds:
+            return
+        holds = holds[:1] if first_only else holds
+        now_ms = self.now_ms()
+        record = RunRecord("w", "DEP1", now_ms, now_ms + 1)
+        make = {
+            "done": lambda hold: Done(hold, record),
+            "retry": lambda hold: Retry(hold, record, ERROR, 1000),
+            "dead": lambda hold: Dead(hold, record, ERROR),
+            "delay": lambda hold: Delay(hold, record, 1000),
+            "release": lambda hold: Release(hold),
+            "cancelled": lambda hold: Cancelled(hold, record),
+        }[kind]
+        self.sequence += 1
+        reply = self.twice(
+            "settle",
+            twice,
+            claimer="V",
+            sequence=self.sequence,
+            want=count,
+            lease_ms=LEASE_MS,
+            holder=f"h{self.sequence}",
+            popped=0,
+            begun=pack([]),
+            verdicts=pack([verdict_row(make(hold)) for hold in holds]),
+        )
+        refused = [id.decode() for id in reply[1]]
+        assert refused == [hold.id for hold in holds if not self.model.is_held(hold)]
+        for hold in holds:
+            if self.model.is_held(hold):
+                self.model.settle(hold.id, kind, now_ms + 1000)
+        assert [job[0].decode() for job in reply[2]] == self.model.claim(count)
+        for job in reply[2]:
+            self.model.hold(Hold(JobId(job[0].decode()), int(job[1]), f"h{self.sequence}"))
+
+    @rule(holds=claims, begun=st.booleans(), twice=st.booleans())
+    def extend(self, holds: list[Hold], begun: bool, twice: bool) -> None:
+        rows = pack([hold_row(hold) for hold in holds])
+        arguments = {"lease_ms": LEASE_MS, "holds": rows, "begun": rows if begun else pack([])}
+        _, lost, stopping = self.do(self.bus.run("extend", "f", **arguments))
+        if twice:
+            assert self.do(self.bus.run("extend", "f", **arguments))[1:] == [lost, stopping]
+        assert [id.decode() for id in lost] == [hold.id for hold in holds if not self.model.is_held(hold)]
+        assert {id.decode() for id in stopping} == {
+            hold.id for hold in holds if self.model.is_held(hold) and self.model.jobs[hold.id].cancelling
+        }
+        for hold in holds:
+            if self.model.is_held(hold):
+                self.model.jobs[hold.id].begun |= begun
+
+    @rule(ms=st.sampled_from([500, 1500, 4000, 12_000]), stepped=st.booleans())
+    def time_passes(self, ms: int, stepped: bool) -> None:
+        self.server.clock.advance(ms)
+        if not stepped:
+            self.bus.steps = StepWatch()
+
+    @rule()
+    def time_goes_back(self) -> None:
+        self.server.clock.advance(-2000)
+
+    @rule(by_beat=st.booleans())
+    def tick(self, by_beat: bool) -> None:
+        """The bus decides what was due; the model says what may come of it."""
+        answer = self.do(self.bus.beat(pump=True)).tick if by_beat else self.do(self.bus.tick("f"))
+        after = audit(self.server, "f")
+        for id, job in self.model.jobs.items():
+            state = after.state_of(id)
+            if job.state == "scheduled" and state == "pending":
+                assert job.due_ms is not None
+                assert job.due_ms <= answer.now_ms, f"{id} was promoted {job.due_ms - answer.now_ms} ms early"
+                self.model.promoted(id)
+            elif job.state == "active" and state != "active":
+                self.model.lost(id, answer.now_ms + BACKOFF_MS)
+        # Ties in a lane go by id, lanes join in the order in which the script met their jobs: taken over from the bus.
+        self.model.take_over_seats(after)
+        for due in answer.due:
+            self.occur(due.due_ms, due.revision)
+
+    def occur(self, due_ms: int, revision: int) -> None:
+        if due_ms == self.due_ms:
+            id = self.bus.new_job_id()
+            for _ in range(2):
+                answer = self.do(self.bus.occur("f", "r", revision, due_ms, next_ms=due_ms + 5000, job=id))
+                assert answer.id == id
+            self.ids.append(id)
+            self.model.mint(id, "-", 0, None)
+            self.due_ms += 5000
+
+    @rule(back=st.integers(1, 9))
+    def ask_again_for_a_due_that_was(self, back: int) -> None:
+        answer = self.do(
+            self.bus.occur("f", "r", 1, self.due_ms - back * 5000, next_ms=self.due_ms, job=self.bus.new_job_id())
+        )
+        assert answer.outcome in {"already", "stale"}
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data(), twice=st.booleans())
+    def cancel(self, data: st.DataObject, twice: bool) -> None:
+        id = data.draw(st.sampled_from(self.ids))
+        assert self.twice("cancel", twice, id=id).decode() == self.model.cancel(id)
+
+    @precondition(lambda self: self.ids)
+    @rule(data=st.data(), twice=st.booleans())
+    def redrive(self, data: st.DataObject, twice: bool) -> None:
+        id = data.draw(st.sampled_from(self.ids))
+        self.sequence += 1
+        reply = self.twice("redrive", twice, token=f"t{self.sequence}", ids=pack([id]))
+        assert [each.decode() for each in reply] == ([id] if self.model.redrive(id) else [])
+
+    @rule(lane=st.one_of(st.none(), LANES), paused=st.booleans())
+    def pause(self, lane: str | None, paused: bool) -> None:
+        work = self.bus.pause("f", lane=lane) if paused else self.bus.resume("f", lane=lane)
+        self.do(work)
+        self.model.pause(lane, paused)
+
+    @rule(lane=LANES, weight=st.integers(1, 4))
+    def weigh(self, lane: str, weight: int) -> None:
+        self.do(self.bus.weigh("f", lane, weight))
+        self.model.weigh(lane, weight)
+
+    @rule()
+    def beat_of_no_pump(self) -> None:
+        self.do(self.bus.beat(pump=False))
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        books = audit(self.server, "f")
+        assert {id: books.state_of(id) for id in books.rows} == {id: job.state for id, job in self.model.jobs.items()}
+        self.model.compare(books)
+
+    @invariant()
+    def every_job_is_counted_once(self) -> None:
+        metrics = self.do(self.bus.metrics("f", 3 * 3_600_000))
+        assert metrics.minted == len(self.model.jobs)
+        assert metrics.done == sum(job.state == "done" for job in self.model.jobs.values())
+
+    def teardown(self) -> None:
+        try:
+            self.do(self.bus.close())
+        except BusError:
+            pass
+        self.loop.close()
+
+
+def test_the_bus_keeps_its_promises_under_any_history(shared_server: Server) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    BusMachine.server = shared_server
+    run_state_machine_as_test(
+        BusMachine,
+        settings=settings(
+            max_examples=1000 if SOAK else 20,
+            stateful_step_count=60 if SOAK else 30,
+            phases=(Phase.generate, Phase.shrink) if SOAK else (Phase.generate,),
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        ),
+    )

