@@ -1,0 +1,169 @@
+"""Annotations: `queue`, `cron` and `every` record what a handler's author wrote, and judge nothing.
+
+An annotation hands the function back unchanged and leaves a `Mark` on it (kind, file, line, options). Discovery reads
+the marks after the import and does all the refusing, so that a mistake is reported with its place and hurts no other
+function. Every mark is also kept here, because an annotated method, lambda or nested function cannot be found from
+its module.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime, timedelta
+    from typing import Any, Literal, ParamSpec, TypeVar, overload
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+    Duration = str | int | float | timedelta
+    Missed = Literal["skip", "last", "all"]
+
+ATTRIBUTE = "__echofn__"
+
+
+class Mark:
+    """One annotation as written: what kind, where, with which options."""
+
+    __slots__ = ("arguments", "file", "kind", "line", "options", "scope", "target")
+
+    def __init__(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        frame = sys._getframe(2)  # the line of the annotation: whoever called queue(), cron() or every()
+        self.kind = kind
+        self.arguments = arguments
+        self.options = options
+        self.file = frame.f_code.co_filename
+        self.line = frame.f_lineno
+        self.scope: dict[str, Any] = frame.f_globals  # the annotating module's; its identity tells a re-import apart
+        self.target: Any = None
+
+    def on(self, target: Any) -> Any:
+        """Leave the mark on `target`, which is handed back as it is."""
+        self.target = target
+        recorded.append(self)
+        try:
+            setattr(target, ATTRIBUTE, (*getattr(target, ATTRIBUTE, ()), self))
+        except (AttributeError, TypeError):
+            pass  # a bound method, a slotted object: discovery finds the mark in `recorded` and refuses it
+        return target
+
+
+recorded: list[Mark] = []
+
+
+def marks_of(target: object) -> tuple[Mark, ...]:
+    """The marks on a function, innermost annotation first."""
+    marks: Any = getattr(target, ATTRIBUTE, ())
+    if type(marks) is not tuple:
+        return ()  # any object may carry an attribute of this name
+    found: list[Any] = [*marks]
+    return tuple(mark for mark in found if isinstance(mark, Mark))
+
+
+def name_of(target: Callable[..., Any], package: str) -> str:
+    """The function's name in echod: `module.function`, `handler` takes its module's name, `@queue(name=…)` overrides.
+
+    Raises LookupError when `target` carries no annotation.
+    """
+    marks = marks_of(target)
+    if not marks:
+        raise LookupError(f"expected an annotated function, got {target!r:.200}")
+    for mark in marks:
+        if mark.kind == "queue" and isinstance(given := mark.options.get("name"), str):
+            return given
+    module = str(marks[0].scope.get("__name__", "")).removeprefix(package + ".")
+    attribute = attribute_of(target, marks[0].scope)
+    return module if attribute == "handler" else f"{module}.{attribute}"
+
+
+def attribute_of(target: Callable[..., Any], scope: dict[str, Any]) -> str:
+    """The name by which a module's namespace holds `target`: its own name where that is one of them."""
+    own = getattr(target, "__name__", "")
+    if scope.get(own) is target:
+        return own
+    return next((name for name, value in scope.items() if value is target), own)
+
+
+if TYPE_CHECKING:
+
+    class Annotation:
+        """Applied to a function, gives the same function back."""
+
+        def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+
+    @overload
+    def queue(function: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def queue(
+        *,
+        name: str = ...,
+        lane: str | None = None,
+        retries: int = 3,
+        backoff: Literal["exponential", "constant"] | dict[str, Any] | Sequence[Duration] = "exponential",
+        timeout: Duration = "60s",
+        workers: tuple[int, int] = ...,
+        priority: int = 0,
+        unique: str | bool | None = None,
+        until: Literal["done", "started"] | Duration = "done",
+        max_pending: int | None = None,
+        memory: str | int = "512MB",
+        recycle_jobs: int = 500,
+        keep: Duration = "7d",
+        secrets: Sequence[str] = (),
+    ) -> Annotation: ...
+    def queue(function: Any = None, /, **options: Any) -> Any:
+        """Jobs of this function come from callers: HTTP, `ctx.enqueue`, other programs."""
+
+    def cron(
+        rule: str,
+        /,
+        *,
+        tz: str = "UTC",
+        name: str = ...,
+        missed: Missed = "last",
+        cap: int = 100,
+        payload: object = None,
+    ) -> Annotation:
+        """A job at every instant of a cron rule, in the rule's own zone."""
+        ...
+
+    def every(
+        period: Duration,
+        /,
+        *,
+        anchor: Duration | datetime = 0,
+        name: str = ...,
+        missed: Missed = "last",
+        cap: int = 100,
+        payload: object = None,
+    ) -> Annotation:
+        """A job every period, counted from the epoch or from `anchor`."""
+        ...
+
+else:
+
+    def _is_bare(arguments, options):
+        """Whether the annotation was written without parentheses: a function is there, or what hides one."""
+        if len(arguments) != 1 or options:
+            return False
+        return callable(arguments[0]) or isinstance(arguments[0], classmethod | staticmethod)
+
+    def queue(*arguments, **options):
+        """Jobs of this function come from callers: HTTP, `ctx.enqueue`, others. `@queue` and `@queue(…)` both work."""
+        if _is_bare(arguments, options):
+            return Mark("queue", (), {}).on(arguments[0])
+        return Mark("queue", arguments, options).on
+
+    def cron(*arguments, **options):
+        """A job at every instant of a cron rule, in the rule's own zone: `@cron("0 6 * * mon", tz="Europe/Berlin")`."""
+        if _is_bare(arguments, options):
+            return Mark("cron", (), {}).on(arguments[0])  # `@cron` bare: refused at load, with its line
+        return Mark("cron", arguments, options).on
+
+    def every(*arguments, **options):
+        """A job every period: `@every("20s")`, counted from the epoch or from `anchor=`."""
+        if _is_bare(arguments, options):
+            return Mark("every", (), {}).on(arguments[0])
+        return Mark("every", arguments, options).on

@@ -1,0 +1,180 @@
+"""The base: the process that workers are forked from. `python -I -B -m echofn.base FD`, FD a SOCK_SEQPACKET socket.
+
+Owns the process tree below it: it alone knows every worker's pid as a parent does, reaps it, and tells its end. It
+has one thread, runs no user code and holds no credentials, so its forks are safe and what a worker inherits is
+harmless.
+
+Guarantees: `Exited` is sent only when nothing of that worker's tree is left. When the supervisor dies (its control
+socket ends, or SIGTERM comes, which is what the kernel sends when the parent dies) everything below is killed, then
+the base ends. It cannot promise that for its own SIGKILL: workers die with it then (their parent-death signal), but
+daemons they left do not. A worker that could not be forked is told as `Exited` with pid 0 and status 1 << 8, without
+`Spawned`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from types import FrameType
+from typing import NoReturn
+
+from echofn import processes, walls
+from echofn.frames import Exited, Kill, Spawn, Spawned, Up, decode_to_base, encode
+from echofn.worker import work
+
+# What handlers use most: imported once here, shared by every worker.
+_PRELOAD = {"asyncio", "csv", "dataclasses", "decimal", "enum", "hashlib", "inspect", "json", "logging", "pathlib"} | {
+    *("random", "secrets", "tempfile", "typing", "urllib.parse", "urllib.request", "uuid", "zoneinfo"),
+}
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Base:
+    """The loop over the control socket and the ends of children."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._pid = os.getpid()
+        self._numbers: dict[int, int] = {}  # pid -> the supervisor's number, while the worker is not reaped
+        self._pids: dict[int, int] = {}
+        self._ended: list[Exited] = []  # reaped, but something of their trees may be left
+
+    def serve(self) -> NoReturn:
+        wake, alarm = os.pipe()
+        for end in (wake, alarm):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _ignore)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        self._tell(Up(self._pid, sys.version))
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == wake:
+                    _drain(wake)
+                    self._reap()
+                else:
+                    self._hear()
+
+    def _hear(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 1 << 18, 4)
+        except ConnectionError:
+            data, descriptors = b"", []
+        if not data:
+            self.end()
+        try:
+            message = decode_to_base(data)
+            if isinstance(message, Kill):
+                self._kill(message.number)
+            else:
+                self._spawn(message, descriptors)
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _spawn(self, spawn: Spawn, descriptors: list[int]) -> None:
+        channel, pipe = descriptors
+        try:
+            pid = os.fork()
+        except OSError:
+            self._tell(Exited(spawn.number, 0, 1 << 8, 0, 0))
+            return
+        if pid == 0:
+            work(spawn, channel, pipe, self._pid)
+        self._numbers[pid], self._pids[spawn.number] = spawn.number, pid
+        handle = os.pidfd_open(pid)
+        try:
+            self._tell(Spawned(spawn.number, pid), handle)
+        finally:
+            os.close(handle)
+
+    def _kill(self, number: int) -> None:
+        """The worker and its whole tree, stopped first: a subreaper's descendants are all below it."""
+        pid = self._pids.get(number)
+        if pid is None:
+            return  # ended already
+        os.kill(pid, signal.SIGSTOP)
+        processes.kill_below(pid)
+        os.kill(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            number = self._numbers.pop(pid, None)
+            if number is not None:
+                del self._pids[number]
+                cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
+                self._ended.append(Exited(number, pid, status, cpu_us, usage.ru_maxrss * 1024))
+        # A child of ours that is no worker was left by a worker that has died: live workers keep their own orphans.
+        if self._ended and True:
+            for exited in self._ended:
+                self._tell(exited)
+            self._ended.clear()
+
+    def _tell(self, message: Up | Spawned | Exited, descriptor: int | None = None) -> None:
+        try:
+            socket.send_fds(self._control, [encode(message)], [] if descriptor is None else [descriptor])
+        except OSError:
+            self.end()
+
+    def end(self, _number: int = 0, _frame: FrameType | None = None) -> NoReturn:
+        """Take everything below along."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            processes.kill_all_and_reap(os.getpid())
+        finally:
+            os._exit(0)
+
+
+def main(descriptor: int) -> NoReturn:
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    base = Base(control)
+    parent = os.getppid()
+    peer = _CREDENTIALS.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
+    if peer not in (parent, 0):  # 0: the supervisor lives in another pid namespace
+        os._exit(1)  # the supervisor made the socket: it died before we could ask for its death
+    signal.signal(signal.SIGTERM, base.end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.getpid() != os.getsid(0):
+        os.setsid()  # the terminal's Ctrl-C is the supervisor's to hear
+    walls.adopt_orphans()
+    walls.die_with_parent(signal.SIGTERM, parent)
+    for name in sorted(_PRELOAD):
+        __import__(name)
+    gc.collect()
+    gc.freeze()  # so that no collection in a worker copies these pages
+    try:
+        base.serve()
+    except BaseException:
+        traceback.print_exc()
+    base.end()
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """SIGCHLD only has to wake the poll."""
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 4096):
+            pass
+    except BlockingIOError:
+        pass
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

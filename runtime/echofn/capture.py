@@ -1,0 +1,222 @@
+"""Output of a run: print, logging and progress, each to the job it belongs to.
+
+Whose line it is, a context variable says: it is set for the run, inherited by tasks, and by threads that the run
+starts. A line of a run that has ended is dropped, one from outside any run (at import) goes to the raw descriptor. At
+most 1 MiB a run is kept, the first; the end says what was cut. Bytes written past us to descriptors 1 and 2 reach the
+supervisor's pipe.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextvars
+import io
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from echofn.frames import MAX_LOG_BYTES, Output, framed
+
+_LINE_COST = 64  # a frame's own weight, so that a million empty lines are not free
+_FIELDS = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
+
+
+class Lines:
+    """The output of one run, sent as it comes."""
+
+    __slots__ = ("_budget", "_cut_bytes", "_index", "_partial", "_send", "_start", "closed", "lock")
+
+    def __init__(self, index: int, send: Callable[[bytes], None], start: float) -> None:
+        self.lock = threading.RLock()
+        self.closed = False
+        self._index = index
+        self._send = send
+        self._start = start
+        self._budget = MAX_LOG_BYTES
+        self._cut_bytes = 0
+        self._partial: dict[str, str] = {}
+
+    def write(self, stream: str, text: str) -> None:
+        """Text as print hands it over: whole lines go out, the rest waits for its end."""
+        with self.lock:
+            if self.closed:
+                return
+            whole, newline, rest = (self._partial.pop(stream, "") + text).rpartition("\n")
+            if newline:
+                self._line(stream, "", "", whole)
+            if len(rest) > 65_536:
+                self._line(stream, "", "", rest)
+            elif rest:
+                self._partial[stream] = rest
+
+    def log(self, level: str, logger: str, text: str) -> None:
+        with self.lock:
+            if not self.closed:
+                self._line("log", level, logger, text)
+
+    def send(self, frame: bytes) -> bool:
+        """A frame of this run that is no output (progress). False after the run's end."""
+        with self.lock:
+            if not self.closed:
+                self._send(frame)
+            return not self.closed
+
+    def close(self) -> None:
+        """The run has ended: what waits goes out, what comes later is dropped."""
+        with self.lock:
+            if self._partial:
+                for stream, rest in self._partial.items():
+                    self._line(stream, "", "", rest)
+            if self._cut_bytes:
+                self._put("log", "WARNING", "echod", f"output limit of 1 MiB a run: {self._cut_bytes:,} bytes cut")
+            self.closed = True
+
+    def _line(self, stream: str, level: str, logger: str, text: str) -> None:
+        text = text.encode("utf-8", "backslashreplace").decode()
+        size = len(text) if text.isascii() else len(text.encode())
+        cost = size + _LINE_COST * (1 + text.count("\n"))
+        if cost > self._budget:
+            if not self._cut_bytes:
+                kept = text.encode()[: max(self._budget - _LINE_COST, 0)].decode(errors="ignore")
+                kept = "\n".join(kept.split("\n", self._budget // _LINE_COST)[: self._budget // _LINE_COST])
+                if kept:
+                    self._put(stream, level, logger, kept)
+                size -= len(kept.encode())
+                self._budget = 0
+            self._cut_bytes += size
+            return
+        self._budget -= cost
+        self._put(stream, level, logger, text)
+
+    def _put(self, stream: str, level: str, logger: str, text: str) -> None:
+        since_us = int((time.perf_counter() - self._start) * 1_000_000)
+        self._send(framed(Output(self._index, stream, level, logger, text, since_us)))
+
+
+current: contextvars.ContextVar[Lines | None] = contextvars.ContextVar("echofn_lines", default=None)
+
+
+class Stream(io.TextIOBase):
+    """sys.stdout and sys.stderr of a worker."""
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        self._name = name
+        self._descriptor = descriptor
+        self._bytes = _Bytes(self)
+
+    @property
+    def name(self) -> str:
+        return f"<{self._name}>"
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override] # read-only is all there is to it
+        return "utf-8"
+
+    @property
+    def errors(self) -> str:  # type: ignore[override]
+        return "backslashreplace"
+
+    @property
+    def buffer(self) -> _Bytes:
+        return self._bytes
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, text: str, /) -> int:
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        lines = current.get()
+        if lines is None:
+            raw(self._descriptor, text)
+        elif text:
+            lines.write(self._name, text if type(text) is str else str.__str__(text))
+        return len(text)
+
+
+class _Bytes(io.RawIOBase):
+    """`sys.stdout.buffer`."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def write(self, data: Any, /) -> int:
+        self._stream.write(bytes(data).decode("utf-8", "backslashreplace"))
+        return len(data)
+
+
+class Records(logging.Handler):
+    """The root handler: level, logger, extra fields and traceback are kept."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self._text(record)
+        except Exception:
+            text = f"a log record that cannot be formatted: {record.msg!r:.200}"
+        lines = current.get()
+        if lines is None:
+            raw(2, f"{record.levelname} {record.name}: {text}\n")
+        else:
+            lines.log(record.levelname[:20], record.name[:200], text)
+
+    def _text(self, record: logging.LogRecord) -> str:
+        parts = [record.getMessage()]
+        parts += [f"{key}={value!r:.1000}" for key, value in vars(record).items() if key not in _FIELDS]
+        text = " ".join(parts)
+        if record.exc_info and record.exc_info[0] is not None:
+            text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        if record.stack_info:
+            text += "\n" + record.stack_info
+        return text
+
+
+def raw(descriptor: int, text: str) -> None:
+    """All of the text, past any buffer, to a descriptor."""
+    data = memoryview(text.encode("utf-8", "backslashreplace"))
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        pass  # nobody reads any more
+
+
+def install() -> None:
+    """Take over print and logging of this process, and let threads know whose they are."""
+    sys.stdout, sys.stderr = Stream("stdout", 1), Stream("stderr", 2)
+    root = logging.getLogger()
+    root.handlers[:] = [Records()]
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(False)
+    _let_threads_inherit()
+
+
+def _let_threads_inherit() -> None:
+    """Threads start with an empty context, pool threads with that of whoever came first: give each the caller's."""
+    start = threading.Thread.start
+
+    def start_with_context(self: threading.Thread) -> None:
+        context, run = contextvars.copy_context(), self.run
+        self.run = lambda: context.run(run)  # type: ignore[method-assign] # run() is the documented place to override
+        start(self)
+
+    submit: Any = concurrent.futures.ThreadPoolExecutor.submit
+
+    def submit_with_context(self: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return submit(self, contextvars.copy_context().run, function, *args, **kwargs)
+
+    threading.Thread.start = start_with_context  # type: ignore[method-assign]
+    concurrent.futures.ThreadPoolExecutor.submit = submit_with_context  # type: ignore[method-assign]

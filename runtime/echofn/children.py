@@ -1,0 +1,125 @@
+"""Children: the jobs that a run asks for with ctx.enqueue, kept until the run ends well."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from echofn import codec
+from echofn.annotations import marks_of, name_of
+from echofn.frames import MAX_CHILDREN, MAX_PAYLOAD_BYTES, Child
+from echofn.signature import shape_of
+from echofn.units import duration_ms
+
+MAX_CHILDREN_BYTES = 1024 * 1024
+_MAX_TEXT = 10_000  # a lane or a key of any sort is taken; the bus shortens it
+_shape_of = functools.lru_cache(maxsize=64)(shape_of)
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+class Children:
+    """The children of one run, numbered from the block that came with it."""
+
+    __slots__ = ("_bytes", "_children", "_closed", "_first", "_lock", "_package")
+
+    def __init__(self, first: int, package: str) -> None:
+        self._first = first
+        self._package = package
+        self._lock = threading.Lock()
+        self._children: list[Child] = []
+        self._bytes = 0
+        self._closed = False
+
+    def add(
+        self,
+        function: Callable[..., Any] | str,
+        payload: object,
+        *,
+        lane: str | None,
+        delay: str | float | timedelta | None,
+        at: datetime | str | None,
+        unique: str | None,
+        priority: int | None,
+    ) -> int:
+        """The number of a new child. Raises TypeError, ValueError, or RuntimeError past a limit."""
+        name = _name(function, self._package)
+        data = _payload(function, name, payload)
+        delay_ms = None if delay is None else duration_ms(delay)
+        at_ms = None if at is None else instant_ms(at)
+        if delay_ms is not None and at_ms is not None:
+            raise ValueError("expected delay= or at=, got both")
+        if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
+            raise ValueError(f"expected a whole priority from -1,000,000 to 1,000,000, got {priority!r:.100}")
+        size = len(data) + len(name) + _text("lane", lane) + _text("unique", unique) + 64
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the run has ended: ctx.enqueue belongs to the run it was given to")
+            if len(self._children) == MAX_CHILDREN or self._bytes + size > MAX_CHILDREN_BYTES:
+                raise RuntimeError(
+                    f"a run enqueues at most {MAX_CHILDREN:,} jobs and 1 MiB; enqueue jobs that enqueue the rest"
+                )
+            number = self._first + len(self._children)
+            self._children.append(Child(number, name, data, lane, delay_ms, at_ms, unique, priority))
+            self._bytes += size
+        return number
+
+    def close(self) -> tuple[Child, ...]:
+        """All of them; no more are taken."""
+        with self._lock:
+            self._closed = True
+            return tuple(self._children)
+
+
+def instant_ms(value: datetime | str) -> int:
+    """Milliseconds since the epoch of an aware datetime, or of RFC 3339 text. Raises ValueError or TypeError."""
+    moment = value
+    if isinstance(moment, str):
+        try:
+            moment = datetime.fromisoformat(moment)
+        except ValueError:
+            raise ValueError(f"expected an instant like 2026-03-29T01:00:00Z, got {value!r:.100}") from None
+    if not isinstance(moment, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
+        raise TypeError(f"expected a datetime or RFC 3339 text, got {type(value).__name__}")
+    if moment.tzinfo is None:
+        raise ValueError(f"expected an instant with its zone, got {value!r:.100}; add one, as in datetime.now(UTC)")
+    ms = (moment - _EPOCH) // timedelta(milliseconds=1)
+    if ms < 0:
+        raise ValueError(f"expected an instant after 1970, got {value!r:.100}")
+    return ms
+
+
+def _name(function: Callable[..., Any] | str, package: str) -> str:
+    if isinstance(function, str):
+        if not 0 < len(function) <= 200:
+            raise ValueError(f"expected a function's name, got {function!r:.100}")
+        _text("function", function)
+        return function
+    marks = marks_of(function)
+    if not any(mark.kind == "queue" for mark in marks):
+        told = "one without @queue" if marks else f"{function!r:.100}"
+        raise TypeError(f"expected a function annotated with @queue, or the name of one, got {told}")
+    return name_of(function, package)
+
+
+def _payload(function: Callable[..., Any] | str, name: str, payload: object) -> bytes:
+    try:
+        data = codec.encode(payload, MAX_PAYLOAD_BYTES, "payload")
+        if not isinstance(function, str) and (shape := _shape_of(function)).takes_payload:
+            codec.convert(codec.decode(data), shape.payload_type)
+    except codec.Unfit as error:
+        raise ValueError(f"payload for {name}: {error}") from None
+    return data
+
+
+def _text(what: str, value: str | None) -> int:
+    if value is None:
+        return 0
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
+        raise TypeError(f"expected text for {what}=, got {type(value).__name__}")
+    size = len(value.encode())  # a lone surrogate is a UnicodeEncodeError here, at the caller's line
+    if size > _MAX_TEXT:
+        raise ValueError(f"expected at most {_MAX_TEXT:,} bytes for {what}=, got {size:,}")
+    return size

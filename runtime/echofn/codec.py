@@ -1,0 +1,90 @@
+"""Values to msgpack and back: the one path for payloads, results and children, however a job came to be.
+
+What is stored is what JSON can say, plus bytes: Structs and dataclasses become maps, datetimes text, sets lists, keys
+text. So every reader (pages, HTTP, another function) can show it without a class of ours or yours.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+NIL = b"\xc0"
+_PLAIN = frozenset({type(None), bool, int, str, bytes})
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder()
+# A float64 whose exponent is all ones is NaN or infinite. Text can look the same: a hit is a reason to look closely.
+_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+
+
+class Unfit(Exception):
+    """A value that cannot be stored, or does not fit its type. The text says expected and got."""
+
+
+def encode(value: object, limit_bytes: int, what: str) -> bytes:
+    """msgpack of a value; `what` ("result", "payload") begins the text of Unfit. MemoryError passes through."""
+    try:
+        data = _encoder.encode(value if type(value) in _PLAIN else builtins_of(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Unfit(f"{what} cannot be stored: {_reason(error)}") from None
+    if _NOT_FINITE.search(data) and not _finite(_decoder.decode(data)):
+        raise Unfit(f"{what} cannot be stored: expected finite numbers, got NaN or infinity, which JSON cannot say")
+    if len(data) > limit_bytes:
+        raise Unfit(f"{what} is too large: expected at most {limit_bytes:,} bytes, got {len(data):,}")
+    return data
+
+
+def builtins_of(value: object) -> Any:
+    """The value in None, bool, int, float, str, bytes, list and dict with text keys."""
+    return msgspec.to_builtins(value, str_keys=True, builtin_types=(bytes,), enc_hook=_other)
+
+
+def decode(data: bytes) -> Any:
+    """The builtins that were stored."""
+    return _decoder.decode(data)
+
+
+def convert(value: Any, wanted: Any) -> Any:
+    """Builtins as the type a handler asks for. Raises Unfit with the path of what does not fit."""
+    try:
+        return msgspec.convert(value, wanted, str_keys=True)
+    except (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Unfit(_reason(error)) from None
+
+
+def _other(value: Any) -> Any:
+    """What msgspec does not know and plainly is one of its kinds: subclasses of builtins, mappings."""
+    if isinstance(value, str):
+        return str.__str__(value)  # not str(value): a subclass may say something else there
+    if isinstance(value, int):
+        return int.__index__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return dict(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] # any mapping
+    raise TypeError(f"expected JSON kinds, a Struct, a dataclass or a TypedDict, got {type(value).__qualname__:.100}")
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    inner: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inner = cast("dict[str, Any]", value).values()
+    elif isinstance(value, list):
+        inner = cast("list[Any]", value)  # type: ignore[redundant-cast] # pyright needs it
+    return all(map(_finite, inner))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply, or contains itself"
+    if isinstance(error, OverflowError):
+        return "expected integers of at most 64 bits"
+    if isinstance(error, UnicodeEncodeError):
+        return "expected text that UTF-8 can hold, got a lone surrogate"
+    return str(error)

@@ -1,0 +1,172 @@
+"""Context: what a run knows about itself, and what it can ask for.
+
+Light on purpose: `from echofn import Context` loads the standard library's smallest parts only. Instants are on the
+bus's clock, not the host's: the supervisor said what time it was when it handed the job over, and only durations are
+measured here.
+"""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+    from datetime import datetime, timedelta
+    from typing import Any
+
+    from echofn.run import Run
+
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_PROGRESS_S = 0.1  # pages look once a second: more is noise on the channel
+
+
+class Context:
+    """Given to a handler that has a parameter `ctx`, or one of this type."""
+
+    __slots__ = ("_job", "_last_progress", "_run", "_session")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._job = run.job
+        self._session = run.session
+        self._last_progress = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Context of {self._job.id}, attempt {self._job.attempt} of {self.function}>"
+
+    # ---- this run ----
+
+    @property
+    def job_id(self) -> str:
+        return self._job.id
+
+    @property
+    def function(self) -> str:
+        """The function's name: "shop.pack"."""
+        return self._session.function.name
+
+    @property
+    def attempt(self) -> int:
+        """1 on the first run; grows with each charged one."""
+        return self._job.attempt
+
+    @property
+    def last_attempt(self) -> bool:
+        """Whether a failure of this run is the last there is."""
+        return self._job.last_attempt
+
+    @property
+    def fence(self) -> int:
+        """The claim count: grows with every claim, so that an effect can refuse an older run of this job."""
+        return self._job.fence
+
+    @property
+    def lane(self) -> str:
+        return self._job.lane
+
+    @property
+    def manual(self) -> bool:
+        """Whether a person asked for this occurrence (run now, backfill)."""
+        return self._job.manual
+
+    @property
+    def due(self) -> datetime:
+        """When the job was due."""
+        return _instant(self._job.due_ms)
+
+    @property
+    def previous(self) -> datetime | None:
+        """Recurrences: the due instant before this one."""
+        return None if self._job.previous_ms is None else _instant(self._job.previous_ms)
+
+    @property
+    def next(self) -> datetime | None:
+        """Recurrences: the due instant after this one."""
+        return None if self._job.next_ms is None else _instant(self._job.next_ms)
+
+    @property
+    def deadline(self) -> datetime:
+        """When this run is stopped."""
+        return _instant(self._run.now_ms + self._job.timeout_ms)
+
+    @property
+    def version(self) -> str:
+        """The version of the code: "DEP…"."""
+        return self._session.version
+
+    @property
+    def env(self) -> str:
+        """ "dev" or "prod"."""
+        return self._session.env
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger whose lines land in this job's log."""
+        return self._session.logger
+
+    # ---- asking for something ----
+
+    def progress(self, fraction: float, note: str = "") -> None:
+        """Say how far this run is, from 0 to 1. Cheap: at most ten a second are sent, and always the last one."""
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"expected a fraction from 0 to 1, got {fraction!r}")
+        now = time.monotonic()
+        at_once = now - self._last_progress >= _PROGRESS_S
+        self._run.progress(float(fraction), str(note), at_once=at_once)
+        if at_once:
+            self._last_progress = now
+
+    def enqueue(
+        self,
+        function: Callable[..., Any] | str,
+        payload: object = None,
+        *,
+        lane: str | None = None,
+        delay: str | float | timedelta | None = None,
+        at: datetime | str | None = None,
+        unique: str | None = None,
+        priority: int | None = None,
+    ) -> str:
+        """Ask for a job of another function; gives its id. It is minted when this run ends well, and only then.
+
+        Raises TypeError or ValueError for what cannot be minted, RuntimeError past 1,000 children or 1 MiB, or after
+        the run's end.
+        """
+        number = self._run.children.add(
+            function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority
+        )
+        return "JOB" + _base62(number)
+
+    # ---- not in this version ----
+
+    def extend(self, duration: str | float | timedelta) -> None:
+        """This run's deadline, later."""
+        raise NotImplementedError("ctx.extend is not in this version of echod; set timeout= on @queue")
+
+    @property
+    def state(self) -> Any:
+        raise NotImplementedError("ctx.state comes with @lifespan, which is not in this version of echod")
+
+    @property
+    def cancelled(self) -> bool:
+        raise NotImplementedError("ctx.cancelled is not in this version of echod")
+
+    @property
+    def jobs(self) -> Any:
+        raise NotImplementedError("ctx.jobs comes with batch=, which is not in this version of echod")
+
+
+def _instant(ms: int) -> datetime:
+    from datetime import UTC, datetime, timedelta
+
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+
+
+def _base62(number: int) -> str:
+    digits = ""
+    for _ in range(11):
+        number, rest = divmod(number, 62)
+        digits = _DIGITS[rest] + digits
+    return digits

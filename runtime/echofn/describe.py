@@ -1,0 +1,221 @@
+"""From an imported module to what the manifest says about it: its functions, and what had to be left out.
+
+All judging of annotations is here and in `options`. A refusal names the file and line of the annotation and hurts no
+other function.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Set
+from types import ModuleType
+from typing import Any, assert_never
+
+import msgspec
+
+from echofn import codec
+from echofn.annotations import Mark, attribute_of, marks_of, name_of, recorded
+from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Policy, QueueTrigger, Trigger
+from echofn.options import Reading, read_cron, read_every, read_policy, read_secrets
+from echofn.package import Folder
+from echofn.signature import Refused, Shape, shape_of
+from echofn.values import function_name
+
+
+def describe(
+    module: ModuleType, name: str, file: str, folder: Folder, declared: Set[str]
+) -> tuple[tuple[Function, ...], tuple[LoadError, ...]]:
+    """The functions of `module` ("sub.shop", "sub/shop.py"), and refusals. `declared`: the secrets its source names."""
+    functions: list[Function] = []
+    errors: list[LoadError] = []
+    scope = vars(module)
+    marks = [mark for mark in recorded if mark.scope is scope]
+    found: set[int] = set()
+    for target in _annotated(scope):
+        mine = [mark for mark in marks_of(target) if mark.scope is scope]
+        found.update(map(id, mine))
+        judged = _judge(target, mine, name, file, folder.package, declared)
+        if isinstance(judged, Function):
+            functions.append(judged)
+        else:
+            errors.extend(judged)
+    errors.extend(_refusal(name, file, mark.line, _why_unreachable(mark)) for mark in marks if id(mark) not in found)
+    functions.sort(key=lambda function: function.line)
+    errors.sort(key=lambda error: error.line or 0)
+    return tuple(functions), tuple(errors)
+
+
+def _annotated(scope: dict[str, Any]) -> list[Callable[..., Any]]:
+    """What the module's namespace holds and annotations of this module are on, each once."""
+    seen: dict[int, Callable[..., Any]] = {}
+    for value in list(scope.values()):
+        try:
+            if any(mark.scope is scope for mark in marks_of(value)):
+                seen[id(value)] = value
+        except Exception:
+            pass  # an object whose attributes cannot be read carries no annotation of ours
+    return list(seen.values())
+
+
+def _judge(
+    target: Callable[..., Any], marks: list[Mark], module: str, file: str, package: str, declared: Set[str]
+) -> Function | list[LoadError]:
+    errors: list[LoadError] = []
+    first = min(mark.line for mark in marks)
+
+    def refuse(line: int, text: str) -> None:
+        errors.append(_refusal(module, file, line, text))
+
+    if (why := _not_a_function(target)) is not None:
+        refuse(first, why)
+        return errors
+    shape: Shape | None = None
+    try:
+        shape = shape_of(target)
+    except Refused as refused:
+        refuse(first, str(refused))
+    policy, triggers, secrets = _options(marks, shape, refuse, declared)
+    name = name_of(target, package)
+    try:
+        function_name(name)
+    except ValueError as error:
+        refuse(first, f"name: {error}")
+    payload_schema = _schema(shape.payload_type, "payload", lambda text: refuse(first, text)) if shape else None
+    if errors or shape is None:
+        return errors
+    return Function(
+        name=name,
+        module=module,
+        attribute=attribute_of(target, marks[0].scope),
+        file=file,
+        line=first,
+        policy=policy,
+        triggers=tuple(triggers),
+        takes_payload=shape.takes_payload,
+        takes_context=shape.takes_context,
+        is_async=inspect.iscoroutinefunction(target),
+        payload_schema=payload_schema,
+        result_schema=_schema(shape.result_type, "result", lambda _text: None),
+        doc=_first_line(target),
+        secrets=secrets,
+    )
+
+
+def _options(
+    marks: list[Mark], shape: Shape | None, refuse: Callable[[int, str], None], declared: Set[str]
+) -> tuple[Policy, list[Trigger], tuple[str, ...]]:
+    policy = Policy()
+    secrets: tuple[str, ...] = ()
+    triggers: list[Trigger] = []
+    names: set[str] = set()
+    for mark in reversed(marks):  # outermost first: as they read on the page
+        reading = Reading(mark)
+        trigger: Trigger
+        match mark.kind:
+            case "queue":
+                policy, secrets, trigger = read_policy(reading), read_secrets(reading, declared), QueueTrigger()
+            case "cron":
+                trigger = read_cron(reading)
+            case "every":
+                trigger = read_every(reading)
+            case _:
+                raise AssertionError(mark.kind)
+        if not reading.refusals and (why := _clash(trigger, triggers, names) or _misfit(trigger, shape, mark)):
+            reading.refuse(why)
+        triggers.append(trigger)
+        for text in reading.refusals:
+            refuse(mark.line, text)
+    return policy, triggers, secrets
+
+
+def _clash(trigger: Trigger, others: list[Trigger], names: set[str]) -> str | None:
+    if isinstance(trigger, QueueTrigger):
+        return "expected one @queue on a function, got two" if trigger in others else None
+    if trigger.name in names:
+        return f"two recurrences of this function are called {trigger.name!r}; give one another name="
+    names.add(trigger.name)
+    return None
+
+
+def _misfit(trigger: Trigger, shape: Shape | None, mark: Mark) -> str | None:
+    """Whether the payload that a recurrence's jobs would carry fits the handler."""
+    match trigger:
+        case QueueTrigger():
+            return None
+        case CronTrigger() | EveryTrigger():
+            if shape is None:
+                return None
+            if not shape.takes_payload:
+                return "payload=: the function takes no payload; remove it" if "payload" in mark.options else None
+            try:
+                codec.convert(codec.decode(trigger.payload), shape.payload_type)
+            except codec.Unfit as error:
+                if "payload" in mark.options:
+                    return f"payload=: {error}"
+                wanted = getattr(shape.payload_type, "__name__", str(shape.payload_type))
+                return f"expected payload=…, as the function takes {wanted:.100} and gets None without it"
+        case _:
+            assert_never(trigger)
+    return None
+
+
+def _schema(kind: Any, what: str, refuse: Callable[[str], None]) -> dict[str, Any] | None:
+    """The JSON Schema of a type; None for anything."""
+    if kind is Any or kind is object:
+        return None
+    try:
+        return msgspec.json.schema(kind)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        if "custom types" in reason:
+            reason = "a type unknown to msgspec"
+        refuse(
+            f"expected a Struct, dataclass, TypedDict or builtin type for the {what}, got {kind!r:.200} ({reason:.300})"
+        )
+        return None
+
+
+def _not_a_function(target: Any) -> str | None:
+    """Why something annotated is no plain function, or None."""
+    if inspect.isclass(target):
+        return "expected a plain function, got a class; annotate a function of the module"
+    if not inspect.isfunction(target):
+        return f"expected a plain function, got {type(target).__name__:.100}; annotate a function of the module"
+    inner = inspect.unwrap(target)
+    for function in (target, inner):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return "expected a plain function, got a generator; return a value instead of yielding"
+    if target.__name__ == "<lambda>":
+        return "expected a plain function, got a lambda; write it with def"
+    if "<locals>" in target.__qualname__:
+        return (
+            "expected a function of the module, got a nested one; move it out, or use functools.wraps in its decorator"
+        )
+    if "." in target.__qualname__:
+        return "expected a function of the module, got a method; move it out of its class"
+    return None
+
+
+def _why_unreachable(mark: Mark) -> str:
+    """An annotation whose function the module's namespace does not hold."""
+    why = _not_a_function(mark.target)
+    if why is None and inspect.ismethod(mark.target):
+        why = "expected a plain function, got a method; move it out of its class"
+    return why or (
+        "expected the annotated function under its name in the module, but another object is there; "
+        "put the annotation above other decorators, or rename the later function"
+    )
+
+
+def _refusal(module: str, file: str, line: int, text: str) -> LoadError:
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return LoadError(module=module, file=file, message=text[:2_000], line=line, kind="refused")
+
+
+def _first_line(target: Callable[..., Any]) -> str:
+    doc = target.__doc__
+    if not isinstance(doc, str):
+        return ""
+    return (
+        next((line.strip() for line in doc.splitlines() if line.strip()), "")[:300].encode("utf-8", "replace").decode()
+    )

@@ -1,0 +1,214 @@
+"""Discovery: imports the modules of a folder behind walls and says what is in them. See `discovery_protocol`.
+
+Two processes. The keeper (this one as started) runs no user code: it forks a confined child that imports the modules
+in turn, watches its clock, kills it with everything below it when a module takes too long, names the culprit, and
+forks another for the rest. Which module of the folder is being executed the child says at each step; one that hung or
+crashed is not executed again when another imports it, so a hanging helper costs its time limit once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from echofn import processes, walls
+from echofn.discovery_protocol import (
+    MAX_ANSWER_BYTES,
+    Described,
+    Discover,
+    Finished,
+    FromDiscovery,
+    Importing,
+    Module,
+    decode_discover,
+    framed,
+)
+from echofn.frames import HEADER
+from echofn.importing import Culprit, Entered, Told, import_modules
+from echofn.manifest import LoadError
+
+GRACE_S = 1.0
+_decode = msgspec.msgpack.Decoder[Told](Told).decode
+
+
+class Keeper:
+    """Forks a child for each group of modules and sees it through."""
+
+    def __init__(self, control: socket.socket, order: Discover) -> None:
+        self._control = control
+        self._order = order
+        self._blocked: dict[str, Culprit] = {}  # by full name
+
+    def run(self) -> None:
+        plain = [module for module in self._order.modules if not self._order.secrets.get(module.name)]
+        groups = [plain, *([module] for module in self._order.modules if self._order.secrets.get(module.name))]
+        for group in groups:
+            rest = group
+            while rest:
+                rest = self._through(rest)
+        self._say(Finished())
+
+    def _through(self, modules: list[Module]) -> list[Module]:
+        """One child's life. Gives the modules that are left for the next."""
+        ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            import_modules(self._order, modules, self._blocked, theirs.detach(), parent)
+        theirs.close()
+        watch = Watch(ours, self._order.time_limit_ms / 1000)
+        left = list(modules)
+        with ours:
+            while left and (message := watch.next(self._control, left[0].name)) is not None:
+                if isinstance(message, Importing) and message.module == left[0].name:
+                    self._say(message)
+                elif isinstance(message, Described) and message.module == left[0].name:
+                    self._say(message)
+                    del left[0]
+                else:
+                    break  # a child that says anything else is not to be believed
+        if left:
+            if not watch.late:
+                _await_end(pid, GRACE_S)  # its channel ended: the process is about to, and its status says how
+            os.kill(pid, signal.SIGSTOP)
+            processes.kill_below(pid)
+        os.kill(pid, signal.SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+        processes.kill_below(parent)
+        processes.reap_below(parent)
+        if not left:
+            return []
+        self._blame(left[0], watch, status)
+        return left[1:]
+
+    def _blame(self, module: Module, watch: Watch, status: int) -> None:
+        """Say what became of the module that the child was at."""
+        if watch.late:
+            kind, told = "hang", f"did not finish importing within {self._order.time_limit_ms / 1000:g} s"
+        elif os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
+            kind, told = "crash", f"crashed at import with {signal.Signals(os.WTERMSIG(status)).name}"
+        elif os.WIFEXITED(status):
+            kind, told = "exit", f"ended the process at import with exit code {os.WEXITSTATUS(status)}"
+        else:
+            kind, told = "crash", "killed the process at import"
+        own = f"{self._order.package}.{module.name}"
+        inner = watch.stack[-1] if watch.stack else own
+        self._blocked[inner] = Culprit(kind, told)
+        within = "" if inner == own else f", in {inner}"
+        error = LoadError(module.name, module.file, f"the module {told}{within}", kind=kind)
+        self._say(Described(module.name, errors=(error,)))
+
+    def _say(self, message: FromDiscovery) -> None:
+        try:
+            self._control.sendall(framed(message))
+        except OSError:
+            end()
+
+
+def _await_end(pid: int, limit_s: float) -> None:
+    handle = os.pidfd_open(pid)
+    try:
+        select.select([handle], [], [], limit_s)
+    finally:
+        os.close(handle)
+
+
+class Watch:
+    """Reads a child's frames against the clock, trusting none of them."""
+
+    def __init__(self, channel: socket.socket, limit_s: float) -> None:
+        self.late = False
+        self.stack: list[str] = []
+        self._channel = channel
+        self._limit_s = limit_s
+        self._received = b""
+        self._until = time.monotonic() + limit_s
+
+    def next(self, control: socket.socket, module: str) -> Importing | Described | None:
+        """The next answer; None at the child's end, at the limit, or at nonsense."""
+        while True:
+            message = self._whole()
+            if message is None:
+                if not self._fill(control):
+                    return None
+                continue
+            match message:
+                case Entered(name=""):
+                    del self.stack[-1:]
+                case Entered(name=name):
+                    self.stack.append(name)
+                case Importing() | Described():
+                    self.stack.clear()
+                    self._until = time.monotonic() + self._limit_s
+                    return message
+                case _:
+                    return None
+
+    def _fill(self, control: socket.socket) -> bool:
+        left_s = self._until - time.monotonic()
+        ready = select.select([self._channel, control], [], [], max(left_s, 0))[0]
+        if control in ready:
+            end()  # the driver has nothing more to say: it is gone
+        if self._channel not in ready:
+            self.late = True
+            return False
+        try:
+            data = self._channel.recv(1 << 18)
+        except OSError:
+            data = b""
+        self._received += data
+        return bool(data)
+
+    def _whole(self) -> Told | None:
+        if len(self._received) < HEADER.size:
+            return None
+        size = HEADER.unpack_from(self._received)[0]
+        end_at = HEADER.size + size
+        if size > MAX_ANSWER_BYTES:
+            return Finished()
+        if len(self._received) < end_at:
+            return None
+        body, self._received = self._received[HEADER.size : end_at], self._received[end_at:]
+        try:
+            return _decode(body)
+        except (msgspec.MsgspecError, RecursionError):
+            return Finished()
+
+
+def end(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
+    """Take everything below along."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        processes.kill_all_and_reap(os.getpid())
+    finally:
+        os._exit(0)
+
+
+def main(descriptor: int) -> None:
+    control = socket.socket(fileno=descriptor)
+    control.set_inheritable(False)
+    parent = os.getppid()
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.getpid() != os.getsid(0):
+        os.setsid()
+    walls.adopt_orphans()
+    walls.die_with_parent(signal.SIGTERM, parent)
+    stream = control.makefile("rb")
+    header = stream.read(HEADER.size)
+    if len(header) == HEADER.size:
+        Keeper(control, decode_discover(stream.read(HEADER.unpack(header)[0]))).run()
+    end()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,150 @@
+"""Discovery's protocol and what the control plane does around it without importing anything of the folder.
+
+One process (`python -I -B -m echofn.discovery FD`, FD one end of a stream socket pair) gets one `Discover` frame and
+answers `Importing` and `Described` for each module, then `Finished`; frames are length-prefixed msgpack as in
+`echofn.frames`. It confines the imports, applies the time limit and starts again after a module that hung, exited or
+crashed; when it dies itself, what is not `Described` is unknown. Its end (SIGTERM, or FD closed) takes everything
+below it along; a SIGKILL does not, so close FD first.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from echofn.frames import HEADER
+from echofn.manifest import Function, LoadError, Manifest
+
+_ANNOTATIONS = ("queue", "cron", "every", "webhook")
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+
+class Module(msgspec.Struct, frozen=True, array_like=True):
+    name: str  # "shop", "sub.shop"
+    file: str  # "shop.py", "sub/shop.py"
+
+
+class Discover(msgspec.Struct, frozen=True, tag="discover", array_like=True):
+    """Import and describe these modules. One with secrets is imported in a process of its own, and alone gets them."""
+
+    root: str  # folder that holds the package: <root>/<package>/shop.py
+    package: str
+    modules: tuple[Module, ...]
+    tmp: str  # a private writable folder: cwd and HOME
+    secrets: dict[str, dict[str, str]] = {}  # module name -> its variables
+    time_limit_ms: int = 10_000  # for each module
+    level: str = "minimal"
+    env: str = "dev"
+
+
+class Importing(msgspec.Struct, frozen=True, tag="importing", array_like=True):
+    module: str
+
+
+class Described(msgspec.Struct, frozen=True, tag="described", array_like=True):
+    """The one answer for a module. Without functions and errors it is a helper."""
+
+    module: str
+    functions: tuple[Function, ...] = ()
+    errors: tuple[LoadError, ...] = ()
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
+    """Nothing more comes."""
+
+
+FromDiscovery = Importing | Described | Finished
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_discover = msgspec.msgpack.Decoder(Discover).decode
+decode_answer = msgspec.msgpack.Decoder(FromDiscovery).decode
+
+
+def framed(message: Discover | FromDiscovery) -> bytes:
+    """Header and body of one frame."""
+    body = _encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+def package_name(folder: str) -> str:
+    """The name of the package that a folder is served as: its own, made importable and not to hide another's."""
+    name = "".join(char if char.isalnum() or char == "_" else "_" for char in folder) or "functions"
+    taken = name in sys.stdlib_module_names or name in ("echofn", "echod", "msgspec")
+    return f"{name}_" if taken or name.startswith("__") else name
+
+
+def find_modules(folder: Path) -> tuple[Module, ...]:
+    """The modules to look into, by name.
+
+    Not: `_*.py`, `test_*.py`, `conftest.py`, `tests/`, `_*/`, dot-folders, caches, environments.
+    """
+    found: list[Module] = []
+    for directory, below, files in os.walk(folder):
+        below[:] = sorted(name for name in below if _is_looked_into(Path(directory, name)))
+        parts = Path(directory).relative_to(folder).parts
+        for file in files:
+            stem = file.removesuffix(".py")
+            if stem != file and stem != "conftest" and not stem.startswith(("_", ".", "test_")):
+                found.append(Module(".".join((*parts, stem)), "/".join((*parts, file))))
+    return tuple(sorted(found, key=lambda module: module.name))
+
+
+def _is_looked_into(directory: Path) -> bool:
+    name = directory.name
+    if name.startswith((".", "_")) or name in ("tests", "node_modules", "site-packages"):
+        return False
+    return not (directory / "pyvenv.cfg").exists() and not (directory / "conda-meta").exists()
+
+
+def declared_secrets(source: str | bytes) -> set[str]:
+    """The literal names in `secrets=[…]` and `secret="…"` of a module's annotations, read from its syntax tree."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()  # the import will say what is wrong
+    annotations: set[str] = set()
+    modules: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "echofn":
+            names_in = [alias.asname or alias.name for alias in node.names]
+            annotations.update(_ANNOTATIONS if names_in == ["*"] else names_in)
+        elif isinstance(node, ast.Import):
+            modules.update(alias.asname or alias.name for alias in node.names if alias.name == "echofn")
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _is_annotation(node.func, annotations, modules):
+            for keyword in node.keywords:
+                if keyword.arg in ("secrets", "secret"):
+                    names.update(_literals(keyword.value))
+    return names
+
+
+def _is_annotation(called: ast.expr, annotations: set[str], modules: set[str]) -> bool:
+    if isinstance(called, ast.Name):
+        return called.id in annotations
+    return isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id in modules
+
+
+def _literals(value: ast.expr) -> list[str]:
+    nodes = value.elts if isinstance(value, (ast.List, ast.Tuple)) else [value]
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def assembled(package: str, answers: Iterable[Described]) -> Manifest:
+    """One manifest from all answers. Of two functions with one name the later (by module, then line) is refused."""
+    functions: dict[str, Function] = {}
+    errors: list[LoadError] = []
+    for answer in sorted(answers, key=lambda answer: answer.module):
+        errors.extend(answer.errors)
+        for function in answer.functions:
+            first = functions.setdefault(function.name, function)
+            if first is not function:
+                others = f"this one and {first.file}:{first.line}"
+                text = f"two functions are called {function.name!r}: {others}; give one name="
+                errors.append(LoadError(function.module, function.file, text, function.line, kind="refused"))
+    return Manifest(package, tuple(functions.values()), tuple(errors))

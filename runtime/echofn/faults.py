@@ -1,0 +1,115 @@
+"""Exceptions as text: bounded, safe to encode, and never able to fail themselves.
+
+A traceback begins at the handler's own code (the runtime's frames say nothing to its author) and names files by their
+path in the folder. What an exception says about itself is user code: every call into it is guarded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from types import TracebackType
+
+from echofn.frames import Fault
+from echofn.package import Folder
+
+MAX_MESSAGE = 8_000
+MAX_TRACEBACK = 32_000
+_STDLIB = os.path.dirname(os.__file__) + os.sep
+_MACHINERY = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    "<frozen importlib",
+    *(_STDLIB + n for n in ("importlib", "asyncio")),
+)
+_PREFIXES = sorted({p + os.sep for p in (*sys.path, sys.prefix, sys.base_prefix) if p}, key=len, reverse=True)
+
+
+def safe(text: str, limit: int) -> str:
+    """Text that UTF-8 can hold, of at most `limit` characters, saying so where it was cut."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= limit else f"{text[: limit - 40]}… ({len(text):,} characters, cut)"
+
+
+def message_of(error: BaseException) -> str:
+    """str() of an exception, whatever that does."""
+    try:
+        text = str(error)
+        return safe(text if type(text) is str else str.__str__(text), MAX_MESSAGE)
+    except BaseException as again:
+        return f"<an exception whose text cannot be had: str() raised {type_of(again)}>"
+
+
+def type_of(error: BaseException) -> str:
+    try:
+        return safe(str(type(error).__qualname__), 200)
+    except BaseException:
+        return "exception"
+
+
+def fault_of(error: BaseException, folder: Folder, cause: str | None = None) -> Fault:
+    """The exception as a reader sees it. Cause: `memory` for a MemoryError, else `error`, unless given."""
+    if cause is None:
+        cause = "memory" if isinstance(error, MemoryError) else "error"
+    return Fault(type_of(error), message_of(error) + advice(error), traceback_of(error, folder), cause)
+
+
+def traceback_of(error: BaseException, folder: Folder) -> str:
+    """The formatted traceback from the first frame of user code on."""
+    try:
+        told = traceback.TracebackException(type(error), error, _from_user_code(error.__traceback__), limit=-60)
+        _rename(told, folder, depth=0)
+        text = "".join(told.format())
+    except BaseException:
+        return f"{type_of(error)}: {message_of(error)}\n"
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) > MAX_TRACEBACK:
+        half = MAX_TRACEBACK // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"
+    return text
+
+
+def line_in(error: BaseException, file: str) -> int | None:
+    """The line of `file` that an exception went through last."""
+    line, at = None, error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code.co_filename == file:
+            line = at.tb_lineno
+        at = at.tb_next
+    return line
+
+
+def advice(error: BaseException) -> str:
+    """What to do about a variable that is not there: only those named in secrets= are."""
+    if not isinstance(error, KeyError) or len(error.args) != 1 or not isinstance(error.args[0], str):
+        return ""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    if at is None or at.tb_frame.f_globals.get("__name__") != "os":
+        return ""
+    name = safe(error.args[0], 100)
+    return f" is not in the environment of this function; add secrets=[{name!r}] to its @queue and set it for echod"
+
+
+def _from_user_code(at: TracebackType | None) -> TracebackType | None:
+    first = at
+    while at is not None and at.tb_frame.f_code.co_filename.startswith(_MACHINERY):
+        at = at.tb_next
+    return at or first
+
+
+def _rename(told: traceback.TracebackException, folder: Folder, depth: int) -> None:
+    for frame in told.stack:
+        frame.filename = _shown(frame.filename, folder)
+    if depth < 20:
+        for other in (told.__cause__, told.__context__, *(told.exceptions or ())):
+            if other is not None:
+                _rename(other, folder, depth + 1)
+
+
+def _shown(file: str, folder: Folder) -> str:
+    inside = folder.relative(file)
+    if inside is not None:
+        return inside
+    return next((file[len(prefix) :] for prefix in _PREFIXES if file.startswith(prefix)), os.path.basename(file))

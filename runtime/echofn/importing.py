@@ -1,0 +1,163 @@
+"""The confined child of discovery: takes the walls, imports the modules of a folder in turn, says what is in each.
+
+Frames to the keeper: `Importing` and `Described` for each module, and `Entered` whenever a module's code begins or
+ends, so that the keeper knows which one was running when the time limit came or the process died.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import ModuleType
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from echofn import walls
+from echofn.capture import raw
+from echofn.describe import describe
+from echofn.discovery_protocol import Described, Discover, Finished, Importing, Module, declared_secrets
+from echofn.faults import MAX_MESSAGE, advice, line_in, message_of, safe, type_of
+from echofn.frames import HEADER
+from echofn.manifest import LoadError
+from echofn.package import Folder
+
+MEMORY_BYTES = 1024 * 1024 * 1024
+
+
+class Entered(msgspec.Struct, frozen=True, tag="entered", array_like=True):
+    """Child to keeper: the code of this module (full name) begins to run, or, empty, the innermost has ended."""
+
+    name: str
+
+
+class Culprit(NamedTuple):
+    """What a module did that must not be executed again."""
+
+    kind: str
+    told: str
+
+
+Told = Importing | Described | Finished | Entered
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Teller:
+    """The child's end of its channel."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+
+    def say(self, message: Importing | Described | Entered) -> None:
+        body = _encode(message)
+        self._socket.sendall(HEADER.pack(len(body)) + body)
+
+
+class Blocked(ImportError):
+    """A module that hung, exited or crashed before is not executed again."""
+
+    def __init__(self, fullname: str, culprit: Culprit) -> None:
+        super().__init__(f"{fullname} {culprit.told}", name=fullname)
+        self.culprit = culprit
+
+
+class WatchedFolder(Folder):
+    """The folder, telling which of its modules runs, and refusing those that hung or crashed before."""
+
+    def __init__(self, root: str, package: str, blocked: dict[str, Culprit], teller: Teller) -> None:
+        super().__init__(root, package)
+        self._blocked = blocked
+        self._teller = teller
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = super().find_spec(fullname, path, target)
+        if spec is not None and fullname in self._blocked:
+            raise Blocked(fullname, self._blocked[fullname])
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = WatchedLoader(fullname, spec.loader.path, self._teller)
+        return spec
+
+
+class WatchedLoader(SourceFileLoader):
+    """Tells when a module's code begins and ends."""
+
+    def __init__(self, fullname: str, path: str, teller: Teller) -> None:
+        super().__init__(fullname, path)
+        self._teller = teller
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._teller.say(Entered(module.__name__))
+        try:
+            super().exec_module(module)
+        finally:
+            self._teller.say(Entered(""))
+
+
+def import_modules(
+    order: Discover, modules: list[Module], blocked: dict[str, Culprit], channel: int, parent: int
+) -> NoReturn:
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        walls.keep_descriptors(channel, None)
+        teller = Teller(walls.CHANNEL)
+        secrets = order.secrets.get(modules[0].name, {})
+        environment = walls.environment_for(order.tmp, secrets)
+        walls.raise_walls(order.level, parent, order.tmp, walls.Limits(MEMORY_BYTES), environment)
+        folder = WatchedFolder(order.root, order.package, blocked, teller)
+        folder.install()
+        for module in modules:
+            teller.say(Importing(module.name))
+            teller.say(_described(module, folder))
+    except BaseException as error:
+        raw(2, f"echod discovery: {type_of(error)}: {message_of(error)}\n")
+    finally:
+        os._exit(0)
+
+
+def _described(module: Module, folder: Folder) -> Described:
+    if "." in os.path.basename(module.file).removesuffix(".py"):
+        text = "expected a module's file name without a dot; rename it"
+        return Described(module.name, errors=(LoadError(module.name, module.file, text, kind="refused"),))
+    path = os.path.join(folder.path, module.file)
+    try:
+        loaded = folder.load(module.name)
+        with open(path, "rb") as source:
+            declared = declared_secrets(source.read())
+        functions, errors = describe(loaded, module.name, module.file, folder, declared)
+    except BaseException as error:
+        return Described(module.name, errors=(load_error(module, path, folder, error),))
+    return Described(module.name, functions, errors)
+
+
+def load_error(module: Module, path: str, folder: Folder, error: BaseException) -> LoadError:
+    """What an import raised, with the line of the module's own code that it went through last."""
+
+    def told(text: str, line: int | None = None, column: int | None = None, kind: str = "error") -> LoadError:
+        return LoadError(module.name, module.file, safe(text, MAX_MESSAGE), line, column, kind)
+
+    if isinstance(error, Blocked) and error.name == f"{folder.package}.{module.name}":
+        return told(f"the module {error.culprit.told}", kind=error.culprit.kind)
+    if isinstance(error, SystemExit):
+        return told(f"the module ended the process at import (sys.exit({message_of(error)}))", kind="exit")
+    name = "ImportError" if isinstance(error, Blocked) else type_of(error)
+    text = f"{name}: {message_of(error)}{advice(error)}"
+    if "null bytes" in text and line_in(error, path) is None and (line := _line_of_null(path)):
+        return told(text, line, 1, "syntax")  # Python says neither file nor line
+    if isinstance(error, SyntaxError) and type(error.filename) is str and type(error.lineno) is int:
+        text = f"{name}: {error.msg}"
+        if error.filename == path:
+            return told(text, error.lineno, error.offset or 1, "syntax")
+        text += f" ({folder.relative(error.filename) or os.path.basename(error.filename)}, line {error.lineno})"
+    return told(text, line_in(error, path))
+
+
+def _line_of_null(path: str) -> int | None:
+    with open(path, "rb") as source:
+        before, null, _ = source.read().partition(b"\0")
+    return before.count(b"\n") + 1 if null else None

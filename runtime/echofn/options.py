@@ -1,0 +1,152 @@
+"""What an annotation's options may be, and what they mean: marks in, manifest values out, or a list of refusals.
+
+The sets of names are the contract: an option is enforced, or known and refused until it is, or a slip of the keyboard.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Set
+from typing import Any, TypeVar
+
+from echofn import codec, values
+from echofn.annotations import Mark
+from echofn.manifest import CronTrigger, EveryTrigger, Policy
+
+T = TypeVar("T")
+
+QUEUE = frozenset(
+    {"name", "lane", "retries", "backoff", "timeout", "workers", "priority", "unique", "until", "max_pending"}
+    | {"memory", "recycle_jobs", "keep", "secrets"}
+)
+CRON = frozenset({"tz", "name", "missed", "cap", "payload"})
+EVERY = frozenset({"anchor", "name", "missed", "cap", "payload"})
+KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY}
+_LATER_FOR_ALL = frozenset({"env", "enabled"})
+LATER = {
+    "queue": _LATER_FOR_ALL
+    | {
+        "fail_on",
+        "lane_weight",
+        "concurrency",
+        "rate",
+        "lane_concurrency",
+        "lane_rate",
+        "per_worker",
+        "batch",
+        "payload",
+    }
+    | {"batch_wait", "tmp", "network", "processes", "isolation", "redact"},
+    "cron": _LATER_FOR_ALL | {"overlap", "jitter"},
+    "every": _LATER_FOR_ALL | {"overlap", "jitter"},
+}
+
+
+class Reading:
+    """One mark being read: takes options by name, gathers what is wrong with them."""
+
+    def __init__(self, mark: Mark) -> None:
+        self.mark = mark
+        self.refusals: list[str] = [_unknown(mark.kind, name) for name in mark.options if name not in KNOWN[mark.kind]]
+
+    def take(self, name: str, default: T, read: Callable[[Any], T]) -> T:
+        """The option as `read` gives it. A ValueError of `read` is a refusal."""
+        if name not in self.mark.options:
+            return default
+        return self.value(f"{name}=", self.mark.options[name], default, read)
+
+    def value(self, what: str, value: Any, default: T, read: Callable[[Any], T]) -> T:
+        try:
+            return read(value)
+        except (ValueError, TypeError, codec.Unfit) as error:
+            self.refuse(f"{what}: {error}")
+        except Exception as error:  # an option may be any object at all, with any repr
+            self.refuse(f"{what}: a value that cannot be read ({type(error).__name__})")
+        return default
+
+    def refuse(self, text: str) -> None:
+        self.refusals.append(text)
+
+
+def read_policy(reading: Reading) -> Policy:
+    """The policy of a `@queue` mark."""
+    base = Policy()
+    if reading.mark.arguments:
+        reading.refuse('expected keywords, as in @queue(lane="tenant"), got a positional argument')
+    least, most = reading.take("workers", (base.workers_min, base.workers_max), values.workers)
+    return Policy(
+        retries=reading.take("retries", base.retries, values.whole(0, 10_000)),
+        backoff=reading.take("backoff", base.backoff, values.backoff),
+        timeout_ms=reading.take("timeout", base.timeout_ms, values.some_time),
+        lane=reading.take("lane", base.lane, values.optional(values.path)),
+        workers_min=least,
+        workers_max=most,
+        recycle_jobs=reading.take("recycle_jobs", base.recycle_jobs, values.whole(1, 1_000_000_000)),
+        memory_bytes=reading.take("memory", base.memory_bytes, values.memory),
+        keep_ms=reading.take("keep", base.keep_ms, values.some_time),
+        unique=reading.take("unique", base.unique, values.unique),
+        until=reading.take("until", base.until, values.until),
+        max_pending=reading.take("max_pending", base.max_pending, values.optional(values.whole(1, 1_000_000_000))),
+        priority=reading.take("priority", base.priority, values.whole(-1_000_000, 1_000_000)),
+    )
+
+
+def read_cron(reading: Reading) -> CronTrigger:
+    """A cron trigger, called after its rule as written without `name=`. The control plane judges the rule itself."""
+    rule = reading.value("rule", _only(reading, 'a rule, as in @cron("0 6 * * mon")'), "", values.rule)
+    tz = reading.take("tz", "UTC", values.text("a zone's name"))
+    return CronTrigger(
+        name=reading.take("name", f"{rule} {tz}", values.recurrence_name),
+        rule=rule,
+        tz=tz,
+        missed=reading.take("missed", "last", values.missed),
+        cap=reading.take("cap", 100, values.whole(1, 10_000)),
+        payload=reading.take("payload", codec.NIL, values.payload),
+        line=reading.mark.line,
+    )
+
+
+def read_every(reading: Reading) -> EveryTrigger:
+    """An every trigger. Without `name=` it is called after its period and anchor."""
+    least = values.MIN_PERIOD_MS
+    period_ms = reading.value("period", _only(reading, 'a period, as in @every("20s")'), least, values.period)
+    anchor_ms = reading.take("anchor", 0, values.anchor) % period_ms  # the same dues, whatever multiple was written
+    own = f"every {period_ms}ms" + (f" from {anchor_ms}ms" if anchor_ms else "")
+    return EveryTrigger(
+        name=reading.take("name", own, values.recurrence_name),
+        period_ms=period_ms,
+        anchor_ms=anchor_ms,
+        missed=reading.take("missed", "last", values.missed),
+        cap=reading.take("cap", 100, values.whole(1, 10_000)),
+        payload=reading.take("payload", codec.NIL, values.payload),
+        line=reading.mark.line,
+    )
+
+
+def read_secrets(reading: Reading, declared: Set[str]) -> tuple[str, ...]:
+    """The secrets of a `@queue` mark; `declared` are those that the source names literally."""
+    nothing: tuple[str, ...] = ()
+    names = reading.take("secrets", nothing, values.variable_names)
+    for name in names:
+        if name not in declared:
+            written = f'secrets=["{name}"]'
+            reading.refuse(
+                f"secrets=: expected names written out, as in {written}: they are read before the module runs"
+            )
+    return names
+
+
+def _unknown(kind: str, name: str) -> str:
+    if name in LATER[kind]:
+        return f"option {name!r} is not enforced by this version; remove it"
+    near = difflib.get_close_matches(name, KNOWN[kind] | LATER[kind], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(KNOWN[kind]))}"
+    return f"unknown option {name!r:.100} of @{kind}; {hint}"
+
+
+def _only(reading: Reading, wanted: str) -> Any:
+    """The one positional argument. Where there is none, None follows, and its own refusal would only repeat ours."""
+    if len(reading.mark.arguments) != 1:
+        reading.refuse(f"expected {wanted}, got {len(reading.mark.arguments)} positional arguments")
+        return "1s" if reading.mark.kind == "every" else ""
+    return reading.mark.arguments[0]

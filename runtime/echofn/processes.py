@@ -1,0 +1,95 @@
+"""The process tree below one process, as /proc shows it, and its end.
+
+Attribution is by ancestry alone: a worker is a subreaper, so whatever its handlers start (double-forked, in a session
+of its own) stays below the worker while it lives, and falls to the base, which knows its workers, when it dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Set
+
+_ROUNDS = 100  # a fork bomb is stopped within a few; the bound only keeps a broken /proc from hanging us
+
+
+def descendants(root: int, spare: Set[int] = frozenset()) -> list[int]:
+    """Every process below `root`, zombies too, parents before children, without the trees of `spare`."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (parent := _parent_of(name)) is not None:
+            children.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    ahead = [root]
+    while ahead:
+        fresh = [pid for parent in ahead for pid in children.get(parent, ()) if pid not in spare]
+        found += fresh
+        ahead = fresh
+    return found
+
+
+def _parent_of(pid: str) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return None  # gone in the meantime
+
+
+def kill_below(root: int, spare: Set[int] = frozenset()) -> bool:
+    """SIGKILL everything below `root` but the trees of `spare`. True when anything was there.
+
+    All are stopped before any is killed: what is stopped cannot fork, so a fork bomb has nowhere to go.
+    """
+    stopped: set[int] = set()
+    for _ in range(_ROUNDS):
+        fresh = [pid for pid in descendants(root, spare) if pid not in stopped]
+        if not fresh:
+            break
+        for pid in fresh:
+            _signal(pid, signal.SIGSTOP)
+        stopped.update(fresh)
+    for pid in stopped:
+        _signal(pid, signal.SIGKILL)
+    return bool(stopped)
+
+
+def reap_below(root: int, spare: Set[int] = frozenset()) -> None:
+    """Wait for everything below this process, which was killed: grandchildren become children as their parents go."""
+    while left := descendants(root, spare):
+        for pid in left:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass  # not a child yet
+
+
+def kill_all_and_reap(root: int) -> None:
+    """Kill everything below this process and wait until nothing is left."""
+    pause_s = 0.001
+    while True:
+        kill_below(root)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 2, 0.05)
+
+
+def has_children() -> bool:
+    """Whether this process has any child, dead or alive: one system call, nothing reaped."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass  # gone, or not ours to signal

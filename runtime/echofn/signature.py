@@ -1,0 +1,103 @@
+"""How a handler is called: which parameter takes the payload, which the context, and of what types."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from echofn.context import Context
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+class Refused(Exception):
+    """Why a function cannot be taken; the text says expected, got, do."""
+
+
+class Shape(NamedTuple):
+    """`call(payload, ctx)` calls the function with the parameters it has."""
+
+    call: Callable[[Any, Any], Any]
+    takes_payload: bool
+    takes_context: bool
+    payload_type: Any  # typing.Any where nothing is said
+    result_type: Any
+
+
+def shape_of(function: Callable[..., Any]) -> Shape:
+    """The shape of a handler: no parameter, a payload, a context, or both, in either order. Raises Refused."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise Refused(f"expected a plain function, got one without a signature ({error})") from None
+    scope = getattr(inspect.unwrap(function), "__globals__", {})
+    payload: inspect.Parameter | None = None
+    context: inspect.Parameter | None = None
+    payload_type: Any = Any
+    for parameter in signature.parameters.values():
+        if parameter.kind in _STARRED:
+            raise Refused(f"expected a payload and a ctx at most, got {parameter}; name them, or use functools.wraps")
+        try:
+            kind = resolved(parameter.annotation, scope)
+        except Exception as error:
+            if parameter.name != "ctx":
+                raise Refused(
+                    f"expected a type known at run time for {parameter.name}, got {parameter.annotation!r:.100} "
+                    f"({error}); import it outside TYPE_CHECKING"
+                ) from None
+            kind = Context
+        if context is None and (parameter.name == "ctx" or _is_context(kind)):
+            context = parameter
+        elif payload is None:
+            payload, payload_type = parameter, kind
+        else:
+            raise Refused(f"expected 0, 1 or 2 parameters (payload and ctx), got {signature}")
+    try:
+        result_type = resolved(signature.return_annotation, scope)
+    except Exception:
+        result_type = Any  # only shown to people; a run does not depend on it
+    call = _caller(function, payload, context, list(signature.parameters.values()))
+    return Shape(call, payload is not None, context is not None, payload_type, result_type)
+
+
+def resolved(annotation: Any, scope: dict[str, Any]) -> Any:
+    """An annotation as a type: text is evaluated in the handler's module. Raises whatever that raises."""
+    if annotation is inspect.Parameter.empty:
+        return Any
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"it": annotation}
+    return typing.get_type_hints(holder, globalns=scope, include_extras=True)["it"]
+
+
+def _is_context(kind: Any) -> bool:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return Context in typing.get_args(kind)
+    return kind is Context
+
+
+def _caller(
+    function: Callable[..., Any],
+    payload: inspect.Parameter | None,
+    context: inspect.Parameter | None,
+    order: list[inspect.Parameter],
+) -> Callable[[Any, Any], Any]:
+    if any(parameter.kind is _KEYWORD for parameter in order):
+        return lambda p, c: function(
+            *[p if parameter is payload else c for parameter in order if parameter.kind is not _KEYWORD],
+            **{parameter.name: p if parameter is payload else c for parameter in order if parameter.kind is _KEYWORD},
+        )
+    if payload and context:
+        if order[0] is payload:
+            return function
+        return lambda p, c: function(c, p)
+    if payload:
+        return lambda p, _: function(p)
+    if context:
+        return lambda _, c: function(c)
+    return lambda _p, _c: function()

@@ -1,0 +1,190 @@
+"""Readers of option values: what an author wrote in, what the manifest holds out, ValueError for anything else.
+
+Every text says expected and got. A value can be any object at all; the caller takes care of a `repr` that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypeVar
+
+from echofn import codec
+from echofn.children import instant_ms
+from echofn.frames import MAX_PAYLOAD_BYTES
+from echofn.manifest import Backoff, Constant, Exponential, Waits
+from echofn.units import duration_ms, size_bytes
+
+T = TypeVar("T")
+
+MIN_MEMORY_BYTES = 32 * 1024 * 1024
+MIN_PERIOD_MS = 100
+MISSED: tuple[Literal["skip"], Literal["last"], Literal["all"]] = ("skip", "last", "all")
+
+
+def whole(least: int, most: int) -> Callable[[Any], int]:
+    """A reader of whole numbers in a range."""
+
+    def read(value: Any) -> int:
+        if type(value) is not int or not least <= value <= most:
+            raise ValueError(f"expected a whole number from {least:,} to {most:,}, got {value!r:.100}")
+        return value
+
+    return read
+
+
+def optional(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    """A reader that lets None through."""
+    return lambda value: None if value is None else read(value)
+
+
+def text(what: str, most: int = 500) -> Callable[[Any], str]:
+    """A reader of printable text."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not value or not value.isprintable():
+            raise ValueError(f"expected {what}, got {value!r:.100}")
+        if len(value) > most:
+            raise ValueError(f"expected {what} of at most {most:,} characters, got {len(value):,}")
+        return value
+
+    return read
+
+
+path = text('the path of a payload value, as in "tenant" or "order.customer"')
+
+
+def function_name(value: Any) -> str:
+    """A function's name: parts of letters, digits, _ @ - joined by dots."""
+    name = text("a name", 200)(value)
+    if not all(_is_part(part) for part in name.split(".")):
+        raise ValueError(f"expected a name like billing.send (letters, digits, _ @ - and dots), got {name!r:.100}")
+    return name
+
+
+def _is_part(part: str) -> bool:
+    return part.isidentifier() or (part.isascii() and part.translate({ord(char): "a" for char in "-@_"}).isalnum())
+
+
+def recurrence_name(value: Any) -> str:
+    """A recurrence's own name, which follows its function's after a slash."""
+    name = text("a name", 200)(value)
+    if "/" in name or name != name.strip():
+        raise ValueError(f"expected a name without / and outer spaces, got {name!r:.100}")
+    return name
+
+
+def rule(value: Any) -> str:
+    """A cron rule as written; tabs and line ends are not spaces here, so that the parser can refuse them."""
+    if not isinstance(value, str) or len(value) > 1_000:
+        raise ValueError(f'expected a rule like "0 6 * * mon", got {value!r:.100}')
+    return " ".join(part for part in value.split(" ") if part)
+
+
+def some_time(value: Any) -> int:
+    """Milliseconds of a duration above zero."""
+    if not (ms := duration_ms(value)):
+        raise ValueError(f"expected a duration above zero, got {value!r:.100}")
+    return ms
+
+
+def period(value: Any) -> int:
+    """Milliseconds of an `@every`."""
+    if (ms := duration_ms(value)) < MIN_PERIOD_MS:
+        raise ValueError(f"expected a period of at least {MIN_PERIOD_MS} ms, got {value!r:.100}")
+    return ms
+
+
+def anchor(value: Any) -> int:
+    """Milliseconds of an instant, or of a duration since the epoch."""
+    if isinstance(value, datetime) or (isinstance(value, str) and "-" in value):
+        return instant_ms(value)
+    return duration_ms(value)
+
+
+def memory(value: Any) -> int:
+    """Bytes that a worker can start in, at least."""
+    if (size := size_bytes(value)) < MIN_MEMORY_BYTES:
+        raise ValueError(f"expected at least 32MB, got {value!r:.100}")
+    return size
+
+
+def workers(value: Any) -> tuple[int, int | None]:
+    """The least and the most workers a node keeps."""
+    items = _items(value)
+    if items is not None and len(items) == 2:
+        least, most = items
+        if type(least) is int and type(most) is int and 0 <= least <= most <= 1024 and most:
+            return least, most
+    raise ValueError(f"expected (least, most), as in (0, 4), got {value!r:.100}")
+
+
+def unique(value: Any) -> str | bool | None:
+    """None, True (the whole payload), or a path."""
+    if value is None or value is False:
+        return None
+    return True if value is True else path(value)
+
+
+def until(value: Any) -> Literal["done", "started"] | int:
+    """How long a unique key holds."""
+    if value == "done":
+        return "done"
+    return "started" if value == "started" else some_time(value)
+
+
+def missed(value: Any) -> Literal["skip", "last", "all"]:
+    """What becomes of instants at which no pump ran."""
+    for known in MISSED:
+        if value == known:
+            return known
+    raise ValueError(f'expected "skip", "last" or "all", got {value!r:.100}')
+
+
+def variable_names(value: Any) -> tuple[str, ...]:
+    """Names of environment variables, each once."""
+    items = _items(value)
+    if items is None or not all(isinstance(name, str) and name.isidentifier() and name.isascii() for name in items):
+        raise ValueError(f'expected names of variables, as in ["STRIPE_KEY"], got {value!r:.100}')
+    return tuple(dict.fromkeys(items))
+
+
+def payload(value: Any) -> bytes:
+    """msgpack of what a recurrence's jobs carry."""
+    return codec.encode(value, MAX_PAYLOAD_BYTES, "payload")
+
+
+def backoff(value: Any) -> Backoff:
+    """A kind, with its base and cap or its wait; one wait; or a list of waits."""
+    items = _items(value)
+    if isinstance(value, Mapping):
+        fields: dict[Any, Any] = {**value}
+        kind = fields.pop("kind", "exponential")
+        if kind == "exponential" and fields.keys() <= {"base", "cap"}:
+            return _exponential(fields.get("base", "500ms"), fields.get("cap", "10m"))
+        if kind == "constant" and fields.keys() == {"wait"}:
+            return Constant(duration_ms(fields["wait"]))
+    elif isinstance(value, str) and value == "exponential":
+        return Exponential()
+    elif isinstance(value, (str, int, float, timedelta)) and value != "constant":
+        return Constant(duration_ms(value))
+    elif items and len(items) <= 100:
+        return Waits(tuple(duration_ms(item) for item in items))
+    raise ValueError(
+        'expected "exponential", {"base": "1s", "cap": "5m"}, one wait like "10s", or a list like ["1s", "1m"], '
+        f"got {value!r:.100}"
+    )
+
+
+def _exponential(base: Any, cap: Any) -> Exponential:
+    base_ms, cap_ms = some_time(base), some_time(cap)
+    if base_ms > cap_ms:
+        raise ValueError(f"expected a base of at most the cap, got {base!r:.50} and {cap!r:.50}")
+    return Exponential(base_ms, cap_ms)
+
+
+def _items(value: Any) -> list[Any] | None:
+    if not isinstance(value, (list, tuple)):
+        return None
+    items: list[Any] = [*value]
+    return items

@@ -1,0 +1,48 @@
+"""Verdicts: exceptions by which a handler says how its run ends, other than by returning or failing."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+
+class Verdict(Exception):
+    """What the four have in common: a reason a person reads, and a wait for those that run again."""
+
+    def __init__(self, reason: str = "", *, after: str | float | timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.reason = str(reason)
+        self.after_ms: int | None = None
+        if after is not None:
+            from echofn.units import duration_ms  # only a handler that waits pays for it
+
+            self.after_ms = duration_ms(after)
+
+
+class Retry(Verdict):
+    """Run again later; counts as a failure. `after` overrides the function's backoff."""
+
+    def __init__(self, reason: str = "", *, after: str | float | timedelta | None = None) -> None:
+        super().__init__(reason, after=after)
+
+
+class Snooze(Verdict):
+    """Run again after a wait ("10m", seconds, timedelta); not counted as a failure."""
+
+    def __init__(self, after: str | float | timedelta, reason: str = "") -> None:
+        super().__init__(reason, after=after)
+
+
+class Fail(Verdict):
+    """Give up now: to the morgue, whatever retries are left."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+
+
+class Cancel(Verdict):
+    """End as cancelled: nothing to do any more, and nothing went wrong."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)

@@ -1,0 +1,344 @@
+"""A supervisor small enough to read: it drives the real base and real workers over real sockets, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from echofn import discovery_protocol as discovery
+from echofn import frames
+from echofn.manifest import Function, Policy
+
+PATIENCE_S = 20
+CLEAN = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
+
+
+def write(folder: Path, **files: str) -> None:
+    """Modules by name; `a__b` is a/b.py."""
+    for name, source in files.items():
+        path = folder / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(source))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def until(fact: Any, what: str = "it", patience_s: float = PATIENCE_S) -> Any:
+    """The first true answer of `fact`."""
+    end = time.monotonic() + patience_s
+    while not (answer := fact()):
+        assert time.monotonic() < end, f"{what} did not come true in {patience_s} s"
+        time.sleep(0.005)
+    return answer
+
+
+class Answer:
+    """What came back for one job."""
+
+    def __init__(self) -> None:
+        self.output: list[frames.Output] = []
+        self.progress: list[frames.Progress] = []
+        self.ended: frames.Ended | None = None
+
+    @property
+    def outcome(self) -> str:
+        assert self.ended is not None
+        return self.ended.outcome
+
+    @property
+    def fault(self) -> frames.Fault:
+        assert self.ended is not None
+        assert self.ended.fault is not None
+        return self.ended.fault
+
+    @property
+    def result(self) -> Any:
+        assert self.ended is not None
+        assert self.ended.outcome == "done", self.ended.fault
+        return msgspec.msgpack.decode(self.ended.result)
+
+    def text(self, stream: str) -> str:
+        return "\n".join(line.text for line in self.output if line.stream == stream)
+
+
+def job(payload: Any = None, **fields: Any) -> frames.Job:
+    told: dict[str, Any] = {
+        "id": "JOB0KHTOWnGLuC",
+        "payload": msgspec.msgpack.encode(payload),
+        "attempt": 1,
+        "last_attempt": False,
+        "fence": 1,
+        "lane": "-",
+        "due_ms": 1_000,
+        "previous_ms": None,
+        "next_ms": None,
+        "timeout_ms": 60_000,
+        "first_child": 5_000,
+    }
+    return frames.Job(**{**told, **fields})
+
+
+class Worker:
+    """The supervisor's view of one worker."""
+
+    def __init__(self, base: Base, number: int, channel: socket.socket, pipe: int) -> None:
+        self.base = base
+        self.number = number
+        self.channel = channel
+        self.pipe = pipe
+        self.pid = 0
+        self.exited: frames.Exited | None = None
+        self._received = b""
+
+    def send(self, message: frames.ToWorker) -> None:
+        self.channel.sendall(frames.framed(message))
+
+    def read(self, patience_s: float = PATIENCE_S) -> frames.FromWorker | None:
+        """The next frame; None at the channel's end."""
+        self.channel.settimeout(patience_s)
+        while True:
+            if len(self._received) >= 4:
+                end = 4 + frames.HEADER.unpack_from(self._received)[0]
+                if len(self._received) >= end:
+                    body, self._received = self._received[4:end], self._received[end:]
+                    return frames.decode_from_worker(body)
+            try:
+                data = self.channel.recv(1 << 18)
+            except ConnectionError:
+                return None
+            if not data:
+                assert not self._received, "the channel ended within a frame"
+                return None
+            self._received += data
+
+    def start(self) -> frames.Ready:
+        ready = self.read()
+        assert isinstance(ready, frames.Ready), ready
+        return ready
+
+    def run(self, *jobs: frames.Job, now_ms: int = 2_000) -> list[Answer]:
+        """Run the jobs and check the order that frames promise."""
+        self.send(frames.Run(jobs, now_ms))
+        return self.collect(len(jobs))
+
+    def collect(self, count: int) -> list[Answer]:
+        answers: list[Answer] = []
+        while len(answers) < count or answers[-1].ended is None:
+            match message := self.read():
+                case frames.Begun():
+                    assert not answers or answers[-1].ended is not None, "Begun within a run"
+                    assert message.index == len(answers)
+                    answers.append(Answer())
+                case frames.Ended():
+                    assert message.index == len(answers) - 1
+                    assert answers[-1].ended is None, "a second Ended"
+                    answers[-1].ended = message
+                case frames.Output():
+                    assert message.index == len(answers) - 1
+                    assert answers[-1].ended is None, "output after the end"
+                    answers[-1].output.append(message)
+                case frames.Progress():
+                    assert message.index == len(answers) - 1
+                    answers[-1].progress.append(message)
+                case _:
+                    raise AssertionError(f"unexpected {message} after {len(answers)} answers")
+        return answers
+
+    def one(self, payload: Any = None, **fields: Any) -> Answer:
+        return self.run(job(payload, **fields))[0]
+
+    def begin(self, payload: Any = None, **fields: Any) -> None:
+        """Hand one job over and see it begun."""
+        self.send(frames.Run((job(payload, **fields),), 2_000))
+        assert isinstance(self.read(), frames.Begun)
+
+    def printed(self) -> str:
+        """The next line of output."""
+        message = self.read()
+        assert isinstance(message, frames.Output), message
+        return message.text
+
+    def raw(self) -> bytes:
+        """What is in the stdout/stderr pipe now."""
+        data = b""
+        while select.select([self.pipe], [], [], 0)[0] and (more := os.read(self.pipe, 1 << 16)):
+            data += more
+        return data
+
+    def end(self) -> frames.Exited:
+        """Wait for the base's word that nothing is left of it."""
+        while self.exited is None:
+            self.base.hear()
+        return self.exited
+
+    def close(self) -> None:
+        self.channel.close()
+        os.close(self.pipe)
+
+
+class Base:
+    """A base of its own, as a supervisor starts one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "functions"
+        self.folder.mkdir(exist_ok=True)
+        self.tmp = tempfile.mkdtemp(dir=root)
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.settimeout(PATIENCE_S)
+        command = [sys.executable, "-I", "-B", "-m", "echofn.base", str(theirs.fileno())]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**CLEAN, "PLANTED": "x"})
+        theirs.close()
+        self.workers: dict[int, Worker] = {}
+        self._spawned = 0
+        up = frames.decode_from_base(self.control.recv(1 << 16))
+        assert isinstance(up, frames.Up)
+        self.up = up
+
+    def hear(self) -> None:
+        data, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 4)
+        assert data, "the base ended"
+        message = frames.decode_from_base(data)
+        if isinstance(message, frames.Spawned):
+            self.workers[message.number].pid = message.pid
+            os.close(descriptors[0])
+        elif isinstance(message, frames.Exited):
+            self.workers[message.number].exited = message
+
+    def spawn(self, attribute: str = "f", module: str = "m", **fields: Any) -> Worker:
+        """A worker, once the base has forked it."""
+        self._spawned += 1
+        number = self._spawned
+        ours, theirs = socket.socketpair()
+        read_end, write_end = os.pipe()
+        policy = fields.pop("policy", Policy())
+        name = f"{module}.{attribute}"
+        told: dict[str, Any] = {
+            "number": number,
+            "function": Function(name, module, attribute, module.replace(".", "/") + ".py", 1, policy, ()),
+            "package": "functions",
+            "root": str(self.root),
+            "version": "DEP0KHTOWnGLuC",
+            "generation": 1,
+            "tmp": self.tmp,
+            "secrets": {},
+            "env": "dev",
+            "level": "minimal",
+        }
+        spawn = frames.Spawn(**{**told, **fields})
+        worker = self.workers[number] = Worker(self, number, ours, read_end)
+        socket.send_fds(self.control, [frames.encode(spawn)], [theirs.fileno(), write_end])
+        theirs.close()
+        os.close(write_end)
+        while not worker.pid:
+            self.hear()
+        return worker
+
+    def ready(self, attribute: str = "f", module: str = "m", **fields: Any) -> Worker:
+        worker = self.spawn(attribute, module, **fields)
+        worker.start()
+        return worker
+
+    def serve(self, source: str, attribute: str = "f", **fields: Any) -> Worker:
+        """A ready worker of the module `m` with this source."""
+        write(self.folder, m=source)
+        return self.ready(attribute, **fields)
+
+    def kill(self, worker: Worker) -> None:
+        self.control.send(frames.encode(frames.Kill(worker.number)))
+
+    def dismiss(self) -> None:
+        """End all workers and forget the code they ran, for the next test on this base."""
+        for worker in self.workers.values():
+            self.kill(worker)
+            worker.end()
+            worker.close()
+        self.workers.clear()
+        for entry in self.folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+    def children(self) -> list[int]:
+        return [pid for pid, parent in processes().items() if parent == self.process.pid]
+
+    def close(self) -> None:
+        self.control.close()
+        for worker in self.workers.values():
+            worker.close()
+        try:
+            self.process.wait(PATIENCE_S)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+def processes() -> dict[int, int]:
+    """Every process and its parent, zombies too."""
+    found: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    return found
+
+
+def discover(
+    folder: Path, secrets: dict[str, dict[str, str]] | None = None, time_limit_ms: int = 10_000
+) -> dict[str, discovery.Described]:
+    """Answers by module, as the real discovery gives them. Checks that each is announced, then answered once."""
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-I", "-B", "-m", "echofn.discovery", str(theirs.fileno())]
+    with tempfile.TemporaryDirectory() as tmp, ours:
+        process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], env={**CLEAN, "PLANTED": "x"}, stdout=subprocess.DEVNULL
+        )
+        theirs.close()
+        modules = discovery.find_modules(folder)
+        order = discovery.Discover(
+            str(folder.parent), folder.name, modules, tmp, secrets or {}, time_limit_ms=time_limit_ms
+        )
+        ours.sendall(discovery.framed(order))
+        ours.settimeout(60)
+        answers: dict[str, discovery.Described] = {}
+        announced: list[str] = []
+        with ours.makefile("rb") as stream:
+            while header := stream.read(4):
+                message = discovery.decode_answer(stream.read(frames.HEADER.unpack(header)[0]))
+                if isinstance(message, discovery.Importing):
+                    announced.append(message.module)
+                elif isinstance(message, discovery.Described):
+                    assert announced[-1] == message.module
+                    assert message.module not in answers
+                    answers[message.module] = message
+                else:
+                    break
+            else:
+                raise AssertionError("discovery ended early")
+        ours.close()
+        assert process.wait(PATIENCE_S) == 0
+    assert sorted(answers) == [module.name for module in modules]
+    return answers
+
+
+def signal_of(exited: frames.Exited) -> int:
+    assert os.WIFSIGNALED(exited.status), exited
+    return os.WTERMSIG(exited.status)

@@ -1,0 +1,347 @@
+"""The base: workers come and go as told, and nothing of their trees is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from echofn import frames
+from echofn.manifest import Policy
+from unit.runtime.driving import PATIENCE_S, Base, alive, discover, job, processes, signal_of, until, write
+
+DAEMON = """
+import os, signal, sys, time
+
+def daemon():
+    '''A process in a session of its own, whose parent is gone, and that ignores SIGTERM. Gives its pid.'''
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.write(write, str(os.getpid()).encode())
+            os.close(write)
+            while True: time.sleep(100)
+        os._exit(0)
+    os.close(write)
+    return int(os.read(read, 20))
+"""
+
+
+def test_a_base_tells_its_pid_and_python(base: Base) -> None:
+    assert base.up == frames.Up(base.process.pid, sys.version)
+
+
+def test_a_worker_stands_behind_the_minimal_walls(base: Base) -> None:
+    worker = base.serve(
+        """
+        import os, resource
+        def f():
+            status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+            names = ("DATA", "AS", "CORE", "NOFILE", "FSIZE")
+            limits = {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name)) for name in names}
+            return {
+                "ppid": os.getppid(), "sid": os.getsid(0), "pid": os.getpid(), "cwd": os.getcwd(),
+                "env": dict(os.environ),
+                "nnp": status["NoNewPrivs"].strip(), "fds": sorted(os.listdir("/proc/self/fd")), "limits": limits,
+                "in": os.readlink("/proc/self/fd/0"), "blocked": status["SigBlk"].strip(),
+                "ignored": status["SigIgn"].strip(),
+            }
+        """,
+        policy=Policy(memory_bytes=300 << 20),
+        secrets={"STRIPE_KEY": "s", "PATH": "/evil"},
+    )
+    told = worker.one().result
+    assert told["ppid"] == base.process.pid
+    assert told["sid"] == told["pid"] == worker.pid
+    assert told["cwd"] == base.tmp
+    assert told["nnp"] == "1"
+    assert told["fds"] == ["0", "1", "2", "3", "4"]  # 4 is the listing itself
+    assert told["in"] == "/dev/null"
+    fixed = {"PATH", "HOME", "TMPDIR", "LANG", "TZ", "OPENBLAS_NUM_THREADS", "STRIPE_KEY"}
+    assert set(told["env"]) == fixed
+    assert told["env"]["PATH"] != "/evil"
+    assert told["limits"]["DATA"] == [300 << 20] * 2
+    assert told["limits"]["AS"] == [(1200 << 20) + (1 << 30)] * 2
+    assert told["limits"]["CORE"] == [0, 0]
+    assert told["limits"]["NOFILE"] == [256, 256]
+    assert int(told["blocked"], 16) == 0
+    assert not int(told["ignored"], 16) & 1 << (signal.SIGTERM - 1)
+
+
+def test_a_level_that_cannot_be_given_is_refused(base: Base) -> None:
+    write(base.folder, m="def f(): pass\n")
+    worker = base.spawn(level="strict")
+    failed = worker.read()
+    assert isinstance(failed, frames.Failed)
+    assert "strict" in failed.message
+    assert os.waitstatus_to_exitcode(worker.end().status) == 70
+
+
+@pytest.mark.parametrize(
+    ("act", "status"),
+    [
+        ("os.abort()", -signal.SIGABRT),
+        ("os._exit(0)", 0),
+        ("os._exit(3)", 3),
+        ("__import__('ctypes').string_at(0)", -signal.SIGSEGV),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("os.close(3) or os.abort()", -signal.SIGABRT),
+        ("os.killpg(os.getpgid(0), signal.SIGKILL)", -signal.SIGKILL),
+    ],
+)
+def test_a_crash_is_told_with_its_status_and_hurts_no_neighbour(base: Base, act: str, status: int) -> None:
+    write(base.folder, m=f"import os, signal\ndef f():\n    {act}\ndef g(payload): return payload\n")
+    neighbour, worker = base.ready("g"), base.ready("f")
+    worker.begin()
+    assert worker.read() is None  # no answer: that is what makes it a crash
+    assert os.waitstatus_to_exitcode(worker.end().status) == status
+    assert neighbour.one(1).result == 1
+
+
+def test_a_segfault_leaves_its_python_lines_in_the_pipe(base: Base) -> None:
+    worker = base.serve("import ctypes\ndef f():\n    ctypes.string_at(0)\n")
+    worker.begin()
+    worker.end()
+    text = worker.raw().decode()
+    assert "Segmentation fault" in text
+    assert "m.py" in text
+
+
+@pytest.mark.parametrize(
+    "hang",
+    [
+        "while True: pass",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); ctypes.CDLL(None).sleep(100)",
+        "threading.Thread(target=loop).start(); loop()",
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+    ],
+)
+def test_a_kill_ends_a_run_whatever_it_does(base: Base, hang: str) -> None:
+    worker = base.serve(
+        "import ctypes, os, signal, threading\ndef loop():\n    while True: pass\n" + f"def f():\n    {hang}\n"
+    )
+    worker.begin()
+    base.kill(worker)
+    assert signal_of(worker.end()) == signal.SIGKILL
+    base.kill(worker)  # a kill that comes late is no fault
+    assert base.ready("f").pid
+
+
+def test_a_kill_takes_daemons_along_before_the_exit_is_told(base: Base) -> None:
+    worker = base.serve(DAEMON + "def f():\n    print(daemon(), daemon())\n    while True: pass\n")
+    worker.begin()
+    pids = [int(pid) for pid in worker.printed().split()]
+    assert all(map(alive, pids))
+    base.kill(worker)
+    worker.end()
+    assert not any(map(alive, pids))
+    assert base.children() == []
+
+
+def test_a_crash_takes_its_daemons_along_and_spares_a_neighbours(base: Base) -> None:
+    write(
+        base.folder,
+        m=DAEMON + "def f():\n    print(daemon())\n    sys.stdin.readline()\n    os.abort()\n"
+        "def g():\n    print(daemon())\n    time.sleep(100)\n",
+    )
+    crasher, neighbour = base.ready("f"), base.ready("g")
+    neighbour.begin()
+    spared = int(neighbour.printed())
+    crasher.begin()
+    doomed = int(crasher.printed())
+    assert signal_of(crasher.end()) == signal.SIGABRT
+    assert not alive(doomed)
+    assert alive(spared)
+    assert alive(neighbour.pid)
+    base.kill(neighbour)
+    neighbour.end()
+    assert not alive(spared)
+
+
+def test_no_process_outlives_the_run_that_started_it(base: Base) -> None:
+    worker = base.serve(
+        DAEMON + "import subprocess\ndef f():\n    return [daemon(), subprocess.Popen(['sleep', '100']).pid]\n"
+    )
+    for _ in range(3):
+        assert not any(map(alive, worker.one().result))
+    assert [pid for pid, parent in processes().items() if parent == worker.pid] == []
+
+
+def test_a_process_started_at_import_belongs_to_the_module(base: Base) -> None:
+    worker = base.serve(
+        "import subprocess\nhelper = subprocess.Popen(['sleep', '100'])\n"
+        "def f():\n    return [helper.pid, subprocess.Popen(['sleep', '100']).pid]\n"
+    )
+    for _ in range(2):
+        helper, child = worker.one().result
+        assert alive(helper)
+        assert not alive(child)
+    worker.send(frames.Stop())
+    worker.end()
+    assert not alive(helper)
+
+
+def test_a_fork_bomb_is_killed_whole(base: Base) -> None:
+    worker = base.serve(
+        """
+        import os, time
+        def f():
+            print("go")
+            for _ in range(5):
+                os.fork()          # 32 processes, each forking on
+            end = time.monotonic() + 30
+            while time.monotonic() < end:
+                if os.fork() == 0: os._exit(0)
+                os.wait()
+        """
+    )
+    worker.begin()
+    worker.printed()
+    until(lambda: len(tree(base)) > 20)
+    pids = tree(base)
+    base.kill(worker)
+    worker.end()
+    assert not any(map(alive, pids))
+    assert base.children() == []
+
+
+def tree(base: Base) -> list[int]:
+    parents, found = processes(), [base.process.pid]
+    for pid in found:
+        found.extend(child for child, parent in parents.items() if parent == pid)
+    return found[1:]
+
+
+def test_many_killed_runs_leave_no_zombie_and_no_descriptor(base: Base) -> None:
+    write(base.folder, m=DAEMON + "def f():\n    daemon()\n    print('x')\n    while True: pass\n")
+    descriptors: set[int] = set()
+    for _ in range(12):
+        worker = base.ready()
+        worker.begin()
+        worker.printed()
+        base.kill(worker)
+        worker.end()
+        descriptors.add(len(os.listdir(f"/proc/{base.process.pid}/fd")))
+    assert base.children() == []
+    assert len(descriptors) == 1
+
+
+def test_a_stop_ends_an_idle_worker_and_a_closed_channel_too(base: Base) -> None:
+    write(base.folder, m="def f(): pass\n")
+    stopped, abandoned = base.ready(), base.ready()
+    stopped.send(frames.Stop())
+    assert stopped.read() is None
+    abandoned.channel.shutdown(2)
+    for worker in (stopped, abandoned):
+        assert os.waitstatus_to_exitcode(worker.end().status) == 0
+
+
+def test_a_stop_finishes_what_has_begun_and_begins_nothing_more(base: Base) -> None:
+    worker = base.serve("import os\ndef f(payload):\n    while not os.path.exists('go'): pass\n    return payload\n")
+    worker.send(frames.Run((job(0), job(1), job(2)), 1))
+    assert worker.read() == frames.Begun(0)
+    worker.send(frames.Stop())
+    Path(base.tmp, "go").touch()
+    ended = worker.read()
+    assert isinstance(ended, frames.Ended)
+    assert ended.outcome == "done"
+    assert worker.read() is None
+    assert os.waitstatus_to_exitcode(worker.end().status) == 0
+
+
+def test_the_exit_tells_cpu_and_memory(base: Base) -> None:
+    worker = base.serve("def f():\n    b = bytearray(50 << 20)\n    return sum(range(3_000_000))\n")
+    ended = worker.one().ended
+    assert ended is not None
+    worker.send(frames.Stop())
+    exited = worker.end()
+    assert exited.cpu_us >= ended.cpu_us > 10_000
+    assert exited.peak_bytes >= ended.peak_bytes > 50 << 20
+
+
+def test_an_import_that_fails_is_told_and_ends_the_worker(base: Base) -> None:
+    write(base.folder, m="x = 1\ndef g():\n    return 1 / 0\ng()\n")
+    worker = base.spawn()
+    failed = worker.read()
+    assert isinstance(failed, frames.Failed)
+    assert failed.exception == "ZeroDivisionError"
+    assert failed.traceback.startswith('Traceback (most recent call last):\n  File "m.py", line 4')
+    assert worker.read() is None
+    assert os.waitstatus_to_exitcode(worker.end().status) == 70
+
+
+def test_an_import_that_exits_or_dies_is_told_too(base: Base) -> None:
+    write(base.folder, m="import sys; sys.exit(0)", n="import os; os._exit(0)")
+    worker = base.spawn(module="m")
+    failed = worker.read()
+    assert isinstance(failed, frames.Failed)
+    assert failed.exception == "SystemExit"
+    worker = base.spawn(module="n")
+    assert worker.read() is None
+    assert os.waitstatus_to_exitcode(worker.end().status) == 0
+
+
+@pytest.mark.parametrize("ending", ["close", "terminate"])
+def test_a_base_takes_everything_along(base: Base, ending: str) -> None:
+    worker = base.serve(DAEMON + "def f():\n    print(daemon())\n    while True: pass\n")
+    worker.begin()
+    daemon = int(worker.printed())
+    if ending == "close":
+        base.control.close()
+    else:
+        base.process.terminate()
+    assert base.process.wait(PATIENCE_S) == 0
+    assert not alive(daemon)
+    assert not alive(worker.pid)
+
+
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from unit.runtime.driving import Base
+base = Base(Path(sys.argv[1]))
+pids = [base.process.pid]
+for _ in range(2):
+    worker = base.ready()
+    worker.begin()
+    pids += [worker.pid, int(worker.printed())]
+print(*pids, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_when_the_supervisor_is_killed_nothing_is_left_within_a_second(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    write(
+        tmp_path / "functions",
+        m=DAEMON
+        + "def f():\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n    print(daemon())\n    while True: pass\n",
+    )
+    command = [sys.executable, "-c", SUPERVISOR, str(tmp_path)]
+    tests = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": tests}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as supervisor:
+        assert supervisor.stdout
+        pids = [int(pid) for pid in supervisor.stdout.readline().split()]
+        assert len(pids) == 5
+        assert all(map(alive, pids))
+        supervisor.kill()
+        start = time.monotonic()
+        until(lambda: not any(map(alive, pids)))
+        assert time.monotonic() - start < 1
+
+
+def test_discovery_takes_the_daemons_of_an_import_along(tmp_path: Path) -> None:
+    folder = tmp_path / "functions"
+    write(folder, a=DAEMON + f"open({str(tmp_path / 'pid')!r}, 'w').write(str(daemon()))\n")
+    answers = discover(folder)
+    assert answers["a"].errors == ()
+    assert not alive(int((tmp_path / "pid").read_text()))

@@ -1,0 +1,304 @@
+"""What annotations become: functions of the manifest, or refusals that name the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echofn.discovery_protocol import Described
+from echofn.manifest import (
+    Constant,
+    CronTrigger,
+    EveryTrigger,
+    Exponential,
+    Function,
+    Policy,
+    QueueTrigger,
+    Waits,
+)
+from unit.runtime.driving import discover, write
+
+HEAD = "from echofn import *\nimport datetime, functools, msgspec, typing\n"
+
+
+def described(tmp_path: Path, source: str, module: str = "m") -> Described:
+    folder = tmp_path / "functions"
+    write(folder, **{module: HEAD + source})
+    return discover(folder)[module.replace("__", ".")]
+
+
+def one(tmp_path: Path, source: str, module: str = "m") -> Function:
+    answer = described(tmp_path, source, module)
+    assert answer.errors == ()
+    (function,) = answer.functions
+    return function
+
+
+def test_a_function_as_written_becomes_a_function_of_the_manifest(tmp_path: Path) -> None:
+    function = one(
+        tmp_path,
+        """
+class Invoice(msgspec.Struct):
+    amount: int
+@cron("0 6  * * mon", tz="Europe/Berlin", missed="all", cap=7, payload={"amount": 1})
+@every("20s", anchor="1970-01-01T00:00:05Z", name="tick", payload=Invoice(2))
+@queue(lane="tenant", retries=5, timeout="30s", workers=(1, 4), priority=-2, unique="id", until="1h", max_pending=9,
+       memory="1GB", recycle_jobs=7, keep="1d", secrets=["KEY"], backoff=["1s", "1m"])
+async def send(payload: Invoice, ctx: Context) -> int:
+    '''
+    Sends it.
+
+    At length.
+    '''
+""",
+        "sub__shop",
+    )
+    assert (function.name, function.module, function.attribute) == ("sub.shop.send", "sub.shop", "send")
+    assert (function.file, function.line) == ("sub/shop.py", 6)
+    assert (function.takes_payload, function.takes_context, function.is_async) == (True, True, True)
+    assert (function.doc, function.secrets) == ("Sends it.", ("KEY",))
+    assert function.policy == Policy(
+        retries=5,
+        backoff=Waits((1_000, 60_000)),
+        timeout_ms=30_000,
+        lane="tenant",
+        workers_min=1,
+        workers_max=4,
+        recycle_jobs=7,
+        memory_bytes=1 << 30,
+        keep_ms=86_400_000,
+        unique="id",
+        until=3_600_000,
+        max_pending=9,
+        priority=-2,
+    )
+    assert function.triggers == (
+        CronTrigger(
+            "0 6 * * mon Europe/Berlin", "0 6 * * mon", "Europe/Berlin", "all", 7, payload=b"\x81\xa6amount\x01", line=6
+        ),
+        EveryTrigger("tick", 20_000, 5_000, payload=b"\x81\xa6amount\x02", line=7),
+        QueueTrigger(),
+    )
+    assert function.payload_schema is not None
+    assert function.payload_schema["$defs"]["Invoice"]["required"] == ["amount"]
+    assert function.result_schema == {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("@queue\ndef f(): pass", "m.f"),
+        ("@queue()\ndef handler(): pass", "m"),
+        ("@queue(name='billing.send')\ndef f(): pass", "billing.send"),
+        ("@every('1s')\ndef f(): pass", "m.f"),
+        ("@queue\ndef größe(): pass", "m.größe"),
+        ("def work(): pass\nsend = queue(work)\ndel work", "m.send"),
+        ("@queue\ndef f(): pass\ng = f", "m.f"),
+    ],
+)
+def test_a_function_is_named_after_its_module(tmp_path: Path, source: str, name: str) -> None:
+    assert one(tmp_path, source).name == name
+
+
+def test_without_options_a_function_has_the_default_policy(tmp_path: Path) -> None:
+    assert one(tmp_path, "@queue\ndef f(): pass").policy == Policy()
+
+
+@pytest.mark.parametrize("order", ["@queue(retries=1)\n@every('1s')", "@every('1s')\n@queue(retries=1)"])
+def test_annotations_stack_in_any_order(tmp_path: Path, order: str) -> None:
+    function = one(tmp_path, order + "\ndef f(): pass")
+    assert function.policy.retries == 1
+    assert {type(trigger) for trigger in function.triggers} == {QueueTrigger, EveryTrigger}
+
+
+def test_a_decorator_that_wraps_well_is_welcome_on_either_side(tmp_path: Path) -> None:
+    source = """
+def logged(function):
+    @functools.wraps(function)
+    def inner(*args, **kwargs): return function(*args, **kwargs)
+    return inner
+@queue
+@logged
+def outside(payload: int, ctx): pass
+@logged
+@queue
+def inside(payload: int): pass
+"""
+    answer = described(tmp_path, source)
+    assert answer.errors == ()
+    assert [(function.name, function.payload_schema) for function in answer.functions] == [
+        ("m.outside", {"type": "integer"}),
+        ("m.inside", {"type": "integer"}),
+    ]
+
+
+def test_a_function_belongs_to_the_module_that_annotates_it(tmp_path: Path) -> None:
+    write(tmp_path / "functions", a=HEAD + "@queue\ndef pack(payload): pass\n")
+    answer = described(tmp_path, "from .a import pack\nfrom . import a\n@queue\ndef f(): pack(1)")
+    assert [function.name for function in answer.functions] == ["m.f"]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("'exponential'", Exponential()),
+        ("{'base': '1s', 'cap': '5m'}", Exponential(1_000, 300_000)),
+        ("{'kind': 'constant', 'wait': 2}", Constant(2_000)),
+        ("'10s'", Constant(10_000)),
+        ("datetime.timedelta(minutes=1)", Constant(60_000)),
+        ("('100ms',)", Waits((100,))),
+    ],
+)
+def test_a_backoff_is_a_kind_a_wait_or_a_list(tmp_path: Path, written: str, meant: Any) -> None:
+    assert one(tmp_path, f"@queue(backoff={written})\ndef f(): pass").policy.backoff == meant
+
+
+@pytest.mark.parametrize(
+    ("parameters", "payload", "context"),
+    [
+        ("", False, False),
+        ("payload", True, False),
+        ("ctx", False, True),
+        ("payload, ctx", True, True),
+        ("ctx, event", True, True),
+        ("anything: Context", False, True),
+        ("p, c: 'Context | None'", True, True),
+        ("p: 'int', ctx: 'Nowhere' = None", True, True),
+        ("*, payload, ctx", True, True),
+    ],
+)
+def test_the_payload_and_the_context_are_found(tmp_path: Path, parameters: str, payload: bool, context: bool) -> None:
+    function = one(tmp_path, f"@queue\ndef f({parameters}): pass")
+    assert (function.takes_payload, function.takes_context) == (payload, context)
+
+
+MISTAKES = [
+    # options
+    ("@queue(retrys=1)\ndef f(): pass", 3, "did you mean 'retries'?"),
+    ("@queue(zzz=1)\ndef f(): pass", 3, "unknown option 'zzz' of @queue; known are"),
+    (
+        "@queue(\n  lane='a',\n  network=True,\n)\ndef f(): pass",
+        3,
+        "'network' is not enforced by this version; remove it",
+    ),
+    ("@cron('* * * * *', overlap='skip')\ndef f(): pass", 3, "not enforced"),
+    ("@every('1s', env='prod')\ndef f(): pass", 3, "not enforced"),
+    ("@queue('lane')\ndef f(): pass", 3, "expected keywords"),
+    ("@queue(retries=-1)\ndef f(): pass", 3, "retries=: expected a whole number from 0"),
+    ("@queue(retries=True)\ndef f(): pass", 3, "retries="),
+    ("@queue(timeout='soon')\ndef f(): pass", 3, "timeout=: expected a duration"),
+    ("@queue(timeout=0)\ndef f(): pass", 3, "above zero"),
+    ("@queue(memory='1MB')\ndef f(): pass", 3, "at least 32MB"),
+    ("@queue(workers=(4, 2))\ndef f(): pass", 3, "(least, most)"),
+    ("@queue(workers=(0, 0))\ndef f(): pass", 3, "(least, most)"),
+    ("@queue(lane='')\ndef f(): pass", 3, "path"),
+    ("@queue(until='never')\ndef f(): pass", 3, "until="),
+    ("@queue(max_pending=0)\ndef f(): pass", 3, "max_pending="),
+    ("@queue(backoff='constant')\ndef f(): pass", 3, "backoff="),
+    ("@queue(backoff=[])\ndef f(): pass", 3, "backoff="),
+    ("@queue(backoff={'base': '5m', 'cap': '1s'})\ndef f(): pass", 3, "at most the cap"),
+    ("@queue(secrets='KEY')\ndef f(): pass", 3, "names of variables"),
+    ("NAMES = ['KEY']\n@queue(secrets=NAMES)\ndef f(): pass", 4, "written out"),
+    (
+        "class Odd:\n    def __repr__(self): raise OSError\n@queue(retries=Odd())\ndef f(): pass",
+        5,
+        "cannot be read",
+    ),
+    ("@queue(name='a b')\ndef f(): pass", 3, "expected a name"),
+    ("@queue(name='')\ndef f(): pass", 3, "expected a name"),
+    ("@queue(name='a..b')\ndef f(): pass", 3, "expected a name"),
+    ("@queue(name='a/../b')\ndef f(): pass", 3, "expected a name"),
+    ("@queue(name='a{b}:c')\ndef f(): pass", 3, "expected a name"),
+    ("@queue(name='x' * 201)\ndef f(): pass", 3, "at most 200"),
+    ("@queue\n@queue(retries=1)\ndef f(): pass", 4, "one @queue"),
+    # recurrences
+    ("@cron\ndef f(): pass", 3, "expected a rule"),
+    ("@cron()\ndef f(): pass", 3, "expected a rule"),
+    ("@cron(5)\ndef f(): pass", 3, "expected a rule"),
+    ("@cron('* * * * *', tz='')\ndef f(): pass", 3, "zone"),
+    ("@cron('* * * * *', missed='some')\ndef f(): pass", 3, "missed="),
+    ("@cron('* * * * *', cap=0)\ndef f(): pass", 3, "cap="),
+    ("@cron('* * * * *', name='a/b')\ndef f(): pass", 3, "without /"),
+    ("@cron('* * * * *')\n@cron('* *  * * *')\ndef f(): pass", 4, "two recurrences"),
+    ("@every\ndef f(): pass", 3, "expected a period"),
+    ("@every('10ms')\ndef f(): pass", 3, "at least 100 ms"),
+    ("@every('1s', anchor=datetime.datetime(2026, 1, 1))\ndef f(): pass", 3, "zone"),
+    ("@every('20s')\n@every(20)\ndef f(): pass", 4, "two recurrences"),
+    ("@cron('* * * * *')\ndef f(p: int): pass", 3, "expected payload=…, as the function takes int"),
+    ("@every('1s', payload='x')\ndef f(p: int): pass", 3, "payload=: Expected `int`"),
+    ("@every('1s', payload=object())\ndef f(p): pass", 3, "payload="),
+    ("@every('1s', payload=1)\ndef f(): pass", 3, "takes no payload"),
+    # functions
+    ("class K:\n    @queue\n    def m(self): pass", 4, "method"),
+    ("class K:\n    @staticmethod\n    @queue\n    def m(): pass", 5, "method"),
+    ("class K:\n    @queue\n    @classmethod\n    def m(cls): pass", 4, "classmethod"),
+    ("class K:\n    def m(self): pass\nf = queue(K().m)", 5, "method"),
+    ("@queue\nclass K: pass", 3, "class"),
+    ("f = queue(lambda payload: 1)", 3, "lambda"),
+    ("f = queue(functools.partial(print))", 3, "partial"),
+    ("f = queue(print)", 3, "builtin_function"),
+    ("def outer():\n    @queue\n    def inner(): pass\nouter()", 4, "nested"),
+    ("def outer():\n    @queue\n    def inner(): pass\n    return inner\nf = outer()", 4, "nested"),
+    ("@queue\ndef f(payload): yield 1", 3, "generator"),
+    ("@queue\nasync def f(payload): yield 1", 3, "generator"),
+    (
+        "def bad(function): return lambda *a: function(*a)\n@bad\n@queue\ndef f(): pass",
+        5,
+        "another object is there",
+    ),
+    ("@queue\ndef f(): pass\ndef f(): pass", 3, "another object is there"),
+    ("@queue\ndef f(a, b): pass", 3, "0, 1 or 2 parameters"),
+    ("@queue\ndef f(a, ctx, b=1): pass", 3, "0, 1 or 2 parameters"),
+    ("@queue\ndef f(*args): pass", 3, "*args"),
+    ("@queue\ndef f(**options): pass", 3, "**options"),
+    ("@queue\ndef f(p: 'Nowhere'): pass", 3, "known at run time"),
+    ("class Foo: pass\n@queue\ndef f(p: Foo): pass", 4, "unknown to msgspec"),
+    ("@queue\ndef f(p: typing.Callable): pass", 3, "for the payload"),
+]
+
+
+@pytest.fixture(scope="module")
+def mistaken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Described]:
+    """All of them in one folder, each in a module with a good neighbour."""
+    folder = tmp_path_factory.mktemp("mistakes") / "functions"
+    neighbour = "\n@queue\ndef neighbour(): pass\n"
+    write(folder, **{f"m{number}": HEAD + source + neighbour for number, (source, _, _) in enumerate(MISTAKES)})
+    return discover(folder)
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[told for _, _, told in MISTAKES])
+def test_a_mistake_is_refused_with_its_line_and_hurts_no_neighbour(mistaken: dict[str, Described], number: int) -> None:
+    _, line, told = MISTAKES[number]
+    module = f"m{number}"
+    answer = mistaken[module]
+    assert [function.name for function in answer.functions] == [f"{module}.neighbour"]
+    (error,) = answer.errors
+    assert (error.kind, error.module, error.file, error.line) == ("refused", module, f"{module}.py", line)
+    assert told in error.message
+
+
+def test_every_mistake_of_a_function_is_told_at_once(tmp_path: Path) -> None:
+    answer = described(tmp_path, "@cron('* * * * *', tzz='UTC')\n@queue(retrys=1, timeout='x')\ndef f(a, b, c): pass")
+    assert answer.functions == ()
+    assert [error.line for error in answer.errors] == [3, 3, 4, 4]
+
+
+def test_a_result_type_is_only_shown(tmp_path: Path) -> None:
+    function = one(tmp_path, "class Foo: pass\n@queue\ndef f() -> 'Foo | Nowhere': pass")
+    assert function.result_schema is None
+
+
+def test_schemas_stand_on_their_own(tmp_path: Path) -> None:
+    source = """
+class Node(msgspec.Struct):
+    value: int
+    children: "list[Node]" = []
+@queue
+def f(payload: dict[str, Node]) -> list[Node]: ...
+"""
+    function = one(tmp_path, source)
+    for schema in (function.payload_schema, function.result_schema):
+        assert schema is not None
+        assert list(schema["$defs"]) == ["Node"]

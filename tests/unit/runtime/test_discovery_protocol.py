@@ -1,0 +1,88 @@
+"""What the control plane does around discovery without importing anything of the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from echofn.discovery_protocol import Described, Module, assembled, declared_secrets, find_modules, package_name
+from echofn.manifest import Function, Policy
+from unit.runtime.driving import write
+
+
+def test_modules_are_found_by_the_rules_of_the_house(tmp_path: Path) -> None:
+    files = ["b", "a", "handler", "sub__x", "sub__deep__y", "_private", "__init__", "test_a", "conftest", "tests__z"]
+    files += [".hidden__z", "__pycache__z", "_inner__z", "node_modules__z", "sub__tests__z", "my-mod"]
+    write(tmp_path, **dict.fromkeys(files, ""))
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "z.py").touch()
+    write(tmp_path, venv__lib__z="", env__z="")
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    (tmp_path / "env" / "conda-meta").mkdir()
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "folder.py").mkdir()
+    assert find_modules(tmp_path) == (
+        Module("a", "a.py"),
+        Module("b", "b.py"),
+        Module("handler", "handler.py"),
+        Module("my-mod", "my-mod.py"),
+        Module("sub.deep.y", "sub/deep/y.py"),
+        Module("sub.x", "sub/x.py"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ('from echofn import queue\n@queue(secrets=["A", "B"])\ndef f(): pass', {"A", "B"}),
+        ('from echofn import *\n@queue(secrets=["A"])\ndef f(): pass', {"A"}),
+        ('from echofn import queue as q\nq(secrets=("A",))(f)', {"A"}),
+        ('import echofn\n@echofn.queue(secrets=["A"])\ndef f(): pass', {"A"}),
+        ('import echofn as e\n@e.webhook("/x", secret="A")\ndef f(): pass', {"A"}),
+        ('from echofn import webhook\n@webhook("/x", secret=["A", "B"])\ndef f(): pass', {"A", "B"}),
+        ('from echofn import queue\n@queue(secrets=[NAME, "B", 5])\ndef f(): pass', {"B"}),
+        ('login(secret="ADMIN")', set()),
+        ('from other import queue\n@queue(secrets=["A"])\ndef f(): pass', set()),
+        ("def broken(:", set()),
+        ("x = '\0'", set()),
+        ("(" * 5_000, set()),
+        (b"# -*- coding: latin-1 -*-\nfrom echofn import queue\nx = '\xff'\nqueue(secrets=['A'])", {"A"}),
+    ],
+)
+def test_secrets_are_read_from_the_syntax_tree(source: str | bytes, names: set[str]) -> None:
+    assert declared_secrets(source) == names
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("functions", "functions"),
+        ("my-functions", "my_functions"),
+        ("v1.2", "v1_2"),
+        ("größe", "größe"),
+        ("json", "json_"),
+        ("echofn", "echofn_"),
+        ("", "functions"),
+        ("a b", "a_b"),
+    ],
+)
+def test_a_package_is_named_after_its_folder_and_hides_nothing(folder: str, name: str) -> None:
+    assert package_name(folder) == name
+
+
+def function(name: str, module: str, line: int) -> Function:
+    return Function(name, module, "f", f"{module}.py", line, Policy(), ())
+
+
+def test_of_two_functions_with_one_name_the_later_is_refused_with_both_places() -> None:
+    answers = [
+        Described("b", (function("pay", "b", 3), function("b.g", "b", 9))),
+        Described("a", (function("pay", "a", 7),)),
+    ]
+    manifest = assembled("functions", answers)
+    assert [function.name for function in manifest.functions] == ["pay", "b.g"]
+    assert manifest.functions[0].module == "a"
+    (error,) = manifest.errors
+    assert (error.file, error.line, error.kind) == ("b.py", 3, "refused")
+    assert "a.py:7" in error.message

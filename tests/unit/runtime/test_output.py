@@ -1,0 +1,207 @@
+"""Output: every line lands in the job that wrote it, bounded, and never in another's."""
+
+from __future__ import annotations
+
+from unit.runtime.driving import Base, job, until
+
+
+def test_print_logging_and_the_contexts_log_are_told_apart(shared: Base) -> None:
+    answer = shared.serve(
+        """
+        import logging, sys
+        def f(payload, ctx):
+            print("out", 1)
+            print("err", file=sys.stderr)
+            sys.stdout.buffer.write(b"bytes \\xff\\n")
+            logging.getLogger("lib.db").warning("slow %s", "query", extra={"ms": 12})
+            logging.getLogger("lib").debug("not kept")
+            ctx.log.info("hello")
+            try: 1 / 0
+            except ZeroDivisionError: logging.exception("failed")
+            logging.info("%d", "bad format")
+            print("no line end", end="")
+        """
+    ).one()
+    told = [(line.stream, line.level, line.logger, line.text) for line in answer.output]
+    assert told[:5] == [
+        ("stdout", "", "", "out 1"),
+        ("stderr", "", "", "err"),
+        ("stdout", "", "", "bytes \\xff"),
+        ("log", "WARNING", "lib.db", "slow query ms=12"),
+        ("log", "INFO", "m.f", "hello"),
+    ]
+    assert told[5][:3] == ("log", "ERROR", "root")
+    assert told[5][3].startswith("failed\nTraceback")
+    assert "ZeroDivisionError" in told[5][3]
+    assert "cannot be formatted" in told[6][3]
+    assert told[7] == ("stdout", "", "", "no line end")
+    assert [line.since_us for line in answer.output] == sorted(line.since_us for line in answer.output)
+
+
+def test_lines_are_told_while_the_run_goes_on(shared: Base) -> None:
+    worker = shared.serve("import sys\ndef f():\n    print('first')\n    while True: pass\n")
+    worker.begin()
+    assert worker.printed() == "first"
+
+
+def test_each_job_of_a_batch_gets_its_own_lines(shared: Base) -> None:
+    worker = shared.serve("def f(payload):\n    print('job', payload)\n    print('end', payload, end='')\n")
+    for number, answer in enumerate(worker.run(*(job(n) for n in range(5)))):
+        assert answer.text("stdout") == f"job {number}\nend {number}"
+
+
+def test_a_thread_and_a_pools_thread_write_to_the_job_that_asked(shared: Base) -> None:
+    worker = shared.serve(
+        """
+        import asyncio, concurrent.futures, threading
+        pool = concurrent.futures.ThreadPoolExecutor(1)
+        def f(payload):
+            thread = threading.Thread(target=print, args=("thread", payload))
+            thread.start(); thread.join()
+            pool.submit(print, "pool", payload).result()
+            list(pool.map(print, [f"map {payload}"]))
+        async def g(payload):
+            await asyncio.to_thread(print, "to_thread", payload)
+            await asyncio.get_running_loop().run_in_executor(None, print, f"executor {payload}")
+            await asyncio.gather(*[asyncio.create_task(say(payload)) for _ in range(2)])
+        async def say(payload):
+            print("task", payload)
+        """
+    )
+    for number, answer in enumerate(worker.run(job(0), job(1))):
+        assert answer.text("stdout") == f"thread {number}\npool {number}\nmap {number}"
+    for number, answer in enumerate(shared.ready("g").run(job(0), job(1))):
+        assert answer.text("stdout") == f"to_thread {number}\nexecutor {number}\ntask {number}\ntask {number}"
+
+
+def test_what_a_run_leaves_running_writes_into_no_other_job(shared: Base) -> None:
+    worker = shared.serve(
+        """
+        import asyncio, threading, time
+        written = threading.Event()
+        def chatter(ctx, written):
+            while not written.is_set():
+                print("from the past")
+                ctx.log.info("from the past")
+                try: ctx.progress(0.5)
+                except Exception: pass
+        def f(payload, ctx):
+            if payload == "leave":
+                for _ in range(3):
+                    threading.Thread(target=chatter, args=(ctx, written), daemon=True).start()
+            time.sleep(0.02)
+            print("mine", payload)
+        """
+    )
+    worker.one("leave")
+    for number, answer in enumerate(worker.run(*(job(n) for n in range(10)))):
+        assert answer.text("stdout") == f"mine {number}"
+        assert answer.text("log") == ""
+        assert answer.progress == []
+
+
+def test_a_task_left_on_the_loop_writes_into_no_other_job(shared: Base) -> None:
+    worker = shared.serve(
+        """
+        import asyncio
+        tasks = []
+        async def chatter():
+            while True:
+                print("from the past")
+                await asyncio.sleep(0)
+        async def f(payload):
+            if payload == "leave": tasks.append(asyncio.create_task(chatter()))
+            await asyncio.sleep(0.01)
+            print("mine")
+        """
+    )
+    worker.one("leave")
+    for answer in worker.run(job(1), job(2)):
+        assert answer.text("stdout") == "mine"
+
+
+def test_a_late_enqueue_is_refused(shared: Base) -> None:
+    worker = shared.serve(
+        """
+        kept, told = [], []
+        def f(payload, ctx):
+            if not kept:
+                kept.append(ctx)
+                return None
+            try: kept[0].enqueue("x")
+            except RuntimeError as error: return str(error)
+        """
+    )
+    worker.one()
+    assert "run has ended" in worker.one().result
+
+
+def test_a_megabyte_of_output_is_kept_and_the_cut_is_told(shared: Base) -> None:
+    answer = shared.serve("def f():\n    for n in range(40_000): print(f'{n:06} ' + 'x' * 93)\n").one()
+    assert answer.outcome == "done"
+    kept = sum(len(line.text) for line in answer.output)
+    assert 500_000 < kept <= 1 << 20
+    assert answer.output[0].text.startswith("000000 ")
+    note = answer.output[-1]
+    assert (note.stream, note.level, note.logger) == ("log", "WARNING", "echod")
+    cut = int("".join(char for char in note.text.partition(":")[2] if char.isdigit()))
+    assert kept - len(note.text) + cut == 40_000 * 100
+
+
+def test_a_single_endless_line_and_a_flood_of_empty_ones_are_bounded_too(shared: Base) -> None:
+    worker = shared.serve(
+        """
+        def f(payload):
+            if payload: print("x" * (30 << 20), end="")
+            else:
+                for _ in range(100_000): print()
+        """
+    )
+    line, empty = worker.run(job(1), job(0))
+    assert sum(len(told.text) for told in line.output) <= (1 << 20) + 100
+    assert "cut" in line.output[-1].text
+    assert len(empty.output) <= 20_000
+
+
+def test_text_that_utf8_cannot_hold_is_escaped(shared: Base) -> None:
+    answer = shared.serve("import logging\ndef f(ctx):\n    print('a\\ud800')\n    ctx.log.info('b\\ud800')\n").one()
+    assert [line.text for line in answer.output] == ["a\\ud800", "b\\ud800"]
+
+
+def test_what_is_written_past_us_or_at_import_goes_to_the_pipe(shared: Base) -> None:
+    worker = shared.serve(
+        """
+        import logging, os, subprocess, sys
+        print("at import")
+        logging.warning("logged at import")
+        def f():
+            os.write(1, b"raw out\\n")
+            os.write(2, b"raw err\\n")
+            subprocess.run(["echo", "from a child"])
+            subprocess.run(["echo", "redirected"], stdout=sys.stdout)
+            print("captured")
+        """
+    )
+    assert worker.one().text("stdout") == "captured"
+    text = ""
+
+    def all_there() -> bool:
+        nonlocal text
+        text += worker.raw().decode()
+        return "redirected" in text
+
+    until(all_there)
+    lines = ["at import", "WARNING root: logged at import", "raw out", "raw err", "from a child", "redirected"]
+    assert text.splitlines() == lines
+
+
+def test_a_handler_of_user_code_on_the_root_logger_keeps_ours(shared: Base) -> None:
+    answer = shared.serve(
+        "import logging\nlogging.basicConfig(level=logging.DEBUG)\ndef f():\n    logging.info('once')\n"
+    ).one()
+    assert [line.text for line in answer.output] == ["once"]
+
+
+def test_a_print_that_is_no_text_is_the_callers_error(shared: Base) -> None:
+    answer = shared.serve("import sys\ndef f():\n    sys.stdout.write(5)\n").one()
+    assert answer.fault.exception == "TypeError"
