@@ -1,0 +1,81 @@
+"""Versions on disk: STATE/versions/<DEP>/<package>/…, written whole or not at all, and checked before the first use.
+
+A folder is written beside its place and renamed into it, so a reader never sees half of one. What a crash or a hand may
+have damaged is found by its hash at a process's first use and written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from echod.model.ids import VersionId
+from echod.registry.archive import Archive, archived, version_of
+
+KEPT = 20  # newest folders that are never removed
+KEPT_S = 3600.0  # nor any younger than this: a long job may still import from it
+
+
+def write(versions: Path, version: VersionId, archive: Archive) -> Path:
+    """The root folder of `version`: there already and intact, or written now."""
+    root = versions / version
+    if holds(root, version):
+        return root
+    versions.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=versions))
+    try:
+        fresh.chmod(0o755)
+        (fresh / archive.package).mkdir()
+        for file in archive.files:
+            path = fresh / archive.package / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(file.data)
+        _place(fresh, root, version)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return root
+
+
+def holds(root: Path, version: VersionId) -> bool:
+    """Whether `root` holds exactly the files that `version` names."""
+    try:
+        packages = [entry for entry in os.scandir(root) if entry.is_dir(follow_symlinks=False)]
+        if len(packages) != 1:
+            return False
+        top = Path(packages[0].path)
+        files = {
+            str(path.relative_to(top)): path.read_bytes()
+            for path in top.rglob("*")
+            if path.is_file() or path.is_symlink()
+        }
+    except OSError:
+        return False
+    return version_of(archived(top.name, files)) == version
+
+
+def prune(versions: Path, keep: set[str]) -> None:
+    """Remove folders that are old and not in `keep`, and what a killed writer left."""
+    with contextlib.suppress(OSError):
+        entries = sorted(os.scandir(versions), key=lambda entry: entry.stat().st_mtime, reverse=True)
+        old = time.time() - KEPT_S
+        for position, entry in enumerate(entries):
+            kept = position < KEPT and not entry.name.startswith(".")
+            if not kept and entry.name not in keep and entry.stat().st_mtime < old:
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _place(fresh: Path, root: Path, version: VersionId) -> None:
+    """Rename `fresh` to `root`. Another process may have done so first; a damaged folder makes way."""
+    try:
+        fresh.rename(root)
+    except OSError:
+        if holds(root, version):
+            return
+        damaged = fresh.with_name(fresh.name + "-old")
+        root.rename(damaged)
+        fresh.rename(root)
+        shutil.rmtree(damaged, ignore_errors=True)

@@ -1,0 +1,184 @@
+"""What is being served: the active version and its functions, kept in step with the bus.
+
+Owns the picture of the active version in this process, and the folders of versions on disk. It learns of a switch from
+the bus's news, and from the beat when the news was lost: `seen` is told what each beat answered. It never writes to the
+bus; publishing is deploy's.
+
+A refresh that fails (the bus is away, a version cannot be read) leaves the last picture standing; the next beat tries
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from echod import log
+from echod.bus import Bus
+from echod.bus.answers import Active
+from echod.errors import BusError, Refused
+from echod.model.ids import VersionId
+from echod.registry import folders
+from echod.registry.archive import Archive, opened
+from echofn.manifest import Function, LoadError, Manifest
+
+_log = log.get("registry")
+_manifest_of = msgspec.msgpack.Decoder(Manifest).decode
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True):
+    """What a switch carries beside the version. `manifest` is the digest of the description it was made with: a version
+    described anew (another env, a hang that went away) is a switch although its files are the same."""
+
+    errors: tuple[LoadError, ...]
+    manifest: bytes
+
+
+_said_of = msgspec.msgpack.Decoder(Said).decode
+
+
+class ActiveVersion(msgspec.Struct, frozen=True):
+    """The version being served. `errors`: what could not be loaded from its folder, or from a later save."""
+
+    version: VersionId
+    generation: int
+    manifest: Manifest
+    errors: tuple[LoadError, ...] = ()
+
+
+class Registry:
+    """Functions by name, folders by version."""
+
+    def __init__(self, bus: Bus, state: Path) -> None:
+        self.active: ActiveVersion | None = None
+        self._bus = bus
+        self._versions = state.absolute() / "versions"
+        self._functions: dict[str, Function] = {}
+        self._manifests: dict[VersionId, Manifest] = {}
+        self._checked: dict[VersionId, Path] = {}
+        self._writing: dict[VersionId, asyncio.Lock] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._refreshing = asyncio.Lock()
+        self._stale = asyncio.Event()
+        self._forget = [bus.on("switched", self._hear), bus.on("connected", self._hear)]
+
+    async def run(self) -> None:
+        """Follow the news until cancelled."""
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            try:
+                await self.refresh()
+            except (BusError, Refused) as error:
+                _log.warning("registry.refresh_failed", error=str(error))
+
+    def close(self) -> None:
+        """Stop listening."""
+        for forget in self._forget:
+            forget()
+        self._forget.clear()
+
+    def function(self, name: str) -> Function | None:
+        """The function of this name in the active version."""
+        return self._functions.get(name)
+
+    def names(self) -> list[str]:
+        """Names of all active functions, sorted."""
+        return sorted(self._functions)
+
+    def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after each switch, and after the errors of the active version changed. Returns how to stop that."""
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
+
+    def seen(self, active: Active | None) -> None:
+        """Told by the beat what the bus serves: makes good news that was lost."""
+        if active is not None and not self._is(active):
+            self._stale.set()
+
+    async def refresh(self) -> None:
+        """Read the active version from the bus. Raises BusError when it is away, Refused when it cannot be read."""
+        async with self._refreshing:
+            active, raw = await self._bus.active()
+            if active is None or self._is(active):
+                return
+            self._manifests.pop(active.version, None)
+            manifest = await self.manifest(active.version)
+            if manifest is None:
+                raise Refused(f"version {active.version} is active but not stored; deploy the folder again")
+            errors = _decoded(raw, active.version, _said_of).errors if raw else ()
+            self.active = ActiveVersion(active.version, active.generation, manifest, errors)
+            self._functions = {function.name: function for function in manifest.functions}
+        _log.info(
+            "version.switched", version=active.version, generation=active.generation, functions=len(self._functions)
+        )
+        for callback in tuple(self._listeners):
+            callback()
+
+    async def manifest(self, version: VersionId) -> Manifest | None:
+        """The manifest of any stored version."""
+        known = self._manifests.get(version)
+        if known is not None:
+            return known
+        raw = await self._bus.get_manifest(version)
+        if raw is None:
+            return None
+        manifest = _decoded(raw, version, _manifest_of)
+        self._manifests[version] = manifest
+        return manifest
+
+    async def folder(self, version: VersionId) -> Path:
+        """The folder that holds the package of `version`, on this machine's disk.
+
+        Raises Refused when the bus does not hold the version (any more).
+        """
+        ready = self._checked.get(version)
+        if ready is not None:
+            return ready
+        async with self._writing.setdefault(version, asyncio.Lock()):
+            root = self._checked.get(version) or self._versions / version
+            if version not in self._checked and not await asyncio.to_thread(folders.holds, root, version):
+                stored = await self._bus.get_version(version)
+                if stored is None:
+                    raise Refused(f"version {version}: not in the bus; deploy its folder again")
+                return await self.materialise(version, opened(stored[0], version))
+            self._checked[version] = root
+            return root
+
+    async def materialise(self, version: VersionId, archive: Archive) -> Path:
+        """Write a version's files to this machine's disk; deploy does so before the bus knows of it.
+
+        Raises Refused when the disk does not take them.
+        """
+        try:
+            root = await asyncio.to_thread(folders.write, self._versions, version, archive)
+        except OSError as error:
+            raise Refused(
+                f"version {version} cannot be written to {self._versions}: {error.strerror or error}"
+            ) from None
+        self._checked[version] = root
+        keep: set[str] = {version, self.active.version} if self.active else {version}
+        await asyncio.to_thread(folders.prune, self._versions, keep)
+        self._checked = {known: path for known, path in self._checked.items() if path.exists()}
+        return root
+
+    def _is(self, active: Active) -> bool:
+        now = self.active
+        return now is not None and (now.version, now.generation) == (active.version, active.generation)
+
+    def _hear(self, *_: object) -> None:
+        self._stale.set()
+
+
+T = TypeVar("T")
+
+
+def _decoded(raw: bytes, version: VersionId, decode: Callable[[bytes], T]) -> T:
+    try:
+        return decode(raw)
+    except msgspec.MsgspecError as error:
+        raise Refused(f"version {version}: its description cannot be read ({error}); deploy the folder again") from None

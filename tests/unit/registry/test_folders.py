@@ -1,0 +1,54 @@
+"""Version folders are written whole, checked, and mended."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from echod.registry.archive import archived, version_of
+from echod.registry.folders import KEPT, KEPT_S, holds, prune, write
+
+ARCHIVE = archived("functions", {"shop.py": b"x = 1\n", "sub/deep/cart.py": b"y = 2\n", "data/rows.csv": b"a,b\n"})
+VERSION = version_of(ARCHIVE)
+
+
+def test_a_version_is_written_below_its_package(tmp_path: Path) -> None:
+    root = write(tmp_path / "versions", VERSION, ARCHIVE)
+    assert (root / "functions" / "sub" / "deep" / "cart.py").read_bytes() == b"y = 2\n"
+    assert holds(root, VERSION)
+    assert [entry.name for entry in (tmp_path / "versions").iterdir()] == [VERSION]
+
+
+def test_writing_again_leaves_an_intact_folder_alone(tmp_path: Path) -> None:
+    root = write(tmp_path, VERSION, ARCHIVE)
+    before = (root / "functions" / "shop.py").stat().st_ino
+    assert write(tmp_path, VERSION, ARCHIVE) == root
+    assert (root / "functions" / "shop.py").stat().st_ino == before
+
+
+def test_a_changed_missing_or_foreign_file_is_noticed_and_mended(tmp_path: Path) -> None:
+    root = write(tmp_path, VERSION, ARCHIVE)
+    for damage in (
+        lambda: (root / "functions" / "shop.py").write_bytes(b"x = 666\n"),
+        lambda: (root / "functions" / "shop.py").unlink(),
+        lambda: (root / "functions" / "extra.py").write_bytes(b""),
+        lambda: (root / "functions" / "link.py").symlink_to("/etc/hostname"),
+        lambda: (root / "other").mkdir(),
+    ):
+        damage()
+        assert not holds(root, VERSION)
+        write(tmp_path, VERSION, ARCHIVE)
+        assert holds(root, VERSION)
+
+
+def test_only_old_folders_beyond_the_newest_are_removed(tmp_path: Path) -> None:
+    names = [f"DEP{number:011}" for number in range(KEPT + 3)]
+    for age, name in enumerate(names):
+        (tmp_path / name).mkdir()
+        when = (tmp_path / name).stat().st_mtime - 2 * KEPT_S - age
+        os.utime(tmp_path / name, (when, when))
+    left = tmp_path / ".new-left"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    prune(tmp_path, {names[-1]})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*names[:KEPT], names[-1]])
