@@ -1,0 +1,169 @@
+"""What the bus should hold for the active version, and the way there: policies of queues, recurrences from code.
+
+Every write carries the version's generation, so a pump that still serves an older one is refused; two pumps of one
+generation write the same twice. A recurrence that stands keeps its due; a changed one goes on from its last due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+import msgspec
+
+from echod import log
+from echod.bus import Bus
+from echod.bus.answers import RecurrenceRow
+from echod.errors import Refused
+from echod.model.job import NO_LANE
+from echod.policy import paths
+from echod.policy.recurring import Rule, identified, restored, rule_of, stored, text_of, zone_of
+from echod.registry.registry import ActiveVersion
+from echofn.manifest import Function, Policy, QueueTrigger, Recurring
+
+_log = log.get("pump")
+_payload = msgspec.msgpack.Decoder().decode
+AT_ONCE = 64  # calls under way: a folder of a thousand schedules must not make one pipeline of them
+
+
+class Configure(msgspec.Struct, frozen=True):
+    """Write a queue's policy."""
+
+    queue: str
+    policy: Policy
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Write a recurrence. `next_ms` counts only where its rule is new or changed."""
+
+    queue: str
+    name: str
+    trigger: Recurring
+    next_ms: int
+    lane: str
+    priority: int
+
+
+class Remove(msgspec.Struct, frozen=True):
+    """Remove a recurrence that the version does not have."""
+
+    queue: str
+    name: str
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A recurrence that cannot be: said in the log, and nothing else is affected."""
+
+    queue: str
+    name: str
+    error: str
+
+
+Step = Configure | Write | Remove | Fault
+
+
+def steps(
+    functions: Iterable[Function], generation: int, rows: Sequence[RecurrenceRow], now_ms: int
+) -> tuple[Step, ...]:
+    """The way from what the bus holds to what these functions say. Pure."""
+    held = {(row.queue, row.name): row for row in rows}
+    wanted: set[tuple[str, str]] = set()
+    found: list[Step] = []
+    for function in functions:
+        found.append(Configure(function.name, function.policy))
+        for trigger in function.triggers:
+            if isinstance(trigger, QueueTrigger):
+                continue
+            step = _write(function, trigger, held, now_ms)
+            wanted.add((step.queue, step.name))
+            found.append(step)
+    found += [
+        Remove(row.queue, row.name) for key, row in held.items() if key not in wanted and row.generation < generation
+    ]
+    return tuple(found)
+
+
+def _write(
+    function: Function, trigger: Recurring, held: dict[tuple[str, str], RecurrenceRow], now_ms: int
+) -> Write | Fault:
+    try:
+        named = identified(trigger)
+        row = held.get((function.name, named.name))
+        return Write(
+            function.name,
+            named.name,
+            named,
+            _next(rule_of(named), row, now_ms),
+            _lane(function, trigger),
+            function.policy.priority,
+        )
+    except (Refused, msgspec.MsgspecError) as error:
+        return Fault(function.name, trigger.name, str(error))
+
+
+def _next(rule: Rule, row: RecurrenceRow | None, now_ms: int) -> int:
+    """A new recurrence begins now; a changed one goes on from its last due, so that no change skips an instant."""
+    return rule.next_after(now_ms if row is None or row.last_ms is None else _settled_until(row, row.last_ms))
+
+
+def _settled_until(row: RecurrenceRow, last_ms: int) -> int:
+    """The last due that needs no outcome any more: of those that a pause skipped it is the newest."""
+    if row.next_ms is None:
+        return last_ms
+    try:
+        return max(last_ms, rule_of(restored(row.policy)).previous(row.next_ms))
+    except (Refused, msgspec.MsgspecError):  # what stands there cannot be read: it is being replaced
+        return last_ms
+
+
+def _lane(function: Function, trigger: Recurring) -> str:
+    if function.policy.lane is None:
+        return NO_LANE
+    return paths.walk(_payload(trigger.payload), function.policy.lane) or NO_LANE
+
+
+async def converge(bus: Bus, active: ActiveVersion) -> list[str]:
+    """Bring the bus in line with the active version; the queue of each recurrence that was made, changed or removed."""
+    rows = await bus.recurrences()
+    way = steps(active.manifest.functions, active.generation, rows, bus.clock.now_ms())
+    changed: list[str] = []
+    for start in range(0, len(way), AT_ONCE):
+        some = way[start : start + AT_ONCE]
+        took = await asyncio.gather(*(_take(bus, step, active.generation) for step in some))
+        changed += [step.queue for step, has_changed in zip(some, took, strict=True) if has_changed]
+    return changed
+
+
+async def _take(bus: Bus, step: Step, generation: int) -> bool:
+    """One step; whether it changed a recurrence. Refused writes ("older") are a newer version's business."""
+    match step:
+        case Configure(queue, policy):
+            await bus.configure(queue, policy, generation)
+            return False
+        case Write():
+            answer = await bus.recur(
+                step.queue,
+                step.name,
+                rule=text_of(step.trigger),
+                tz=zone_of(step.trigger),
+                trigger=stored(step.trigger),
+                payload=step.trigger.payload,
+                next_ms=step.next_ms,
+                generation=generation,
+                lane=step.lane,
+                priority=step.priority,
+            )
+            if answer in ("created", "changed"):
+                _log.info(f"recurrence.{answer}", queue=step.queue, recurrence=step.name)
+            return answer in ("created", "changed")
+        case Remove(queue, name):
+            removed = await bus.unrecur(queue, name, generation) == "removed"
+            if removed:
+                _log.info("recurrence.removed", queue=queue, recurrence=name)
+            return removed
+        case Fault(queue, name, error):
+            _log.error("recurrence.refused", queue=queue, recurrence=name, error=error)
+            return False
+        case _:
+            assert_never(step)

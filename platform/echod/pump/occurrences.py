@@ -1,0 +1,141 @@
+"""Due occurrences: what the policy decides about a backlog, carried out instant by instant, the oldest first.
+
+Each instant gets its outcome by one `occur`, which compares (revision, due) and so takes it once, whichever pump asks
+and however often. A rule that cannot be read or has no next instant is parked with its error; the others go on.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from echod import log
+from echod.bus import Bus
+from echod.bus.answers import DueOccurrence
+from echod.errors import BusFull, Refused
+from echod.model.job import NO_LANE
+from echod.policy import catchup, paths
+from echod.policy.recurring import Rule, restored, rule_of
+from echod.registry.registry import Registry
+from echofn.manifest import Recurring
+
+_log = log.get("pump")
+_payload = msgspec.msgpack.Decoder().decode
+FULL_RETRY_MS = 1_000
+RETRY_MS = 100  # after an answer that we did not expect: no hot loop, whatever the bus holds
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What a turn made of one due recurrence. `next_in_ms`: until it is due again; 0 where it is already."""
+
+    next_in_ms: int
+    minted: int = 0
+    missed: int = 0
+
+
+class Occurrences:
+    """Settles due occurrences; remembers the rules it has read."""
+
+    def __init__(self, bus: Bus, registry: Registry) -> None:
+        self._bus = bus
+        self._registry = registry
+        self._triggers: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._rules: dict[bytes, tuple[Recurring, Rule]] = {}
+
+    def forget(self) -> None:
+        """Rules may have been written anew."""
+        self._triggers.clear()
+        self._rules.clear()
+
+    async def know(self, dues: list[DueOccurrence]) -> None:
+        """Read the rows of recurrences that are due in a revision we have not seen, a queue at a time."""
+        unknown = {
+            due.queue for due in dues if self._triggers.get((due.queue, due.recurrence), (-1,))[0] != due.revision
+        }
+        for queue in sorted(unknown):
+            for row in await self._bus.recurrences(queue):
+                self._triggers[queue, row.name] = (row.revision, row.policy)
+
+    async def settle(self, due: DueOccurrence, now_ms: int) -> Settled:
+        """Give one recurrence's due instants, up to a bound, their outcomes."""
+        revision, raw = self._triggers.get((due.queue, due.recurrence), (-1, b""))
+        if revision != due.revision:
+            return Settled(RETRY_MS)  # written or removed since the tick: the next one knows
+        try:
+            trigger, rule = self._rule(raw)
+            plan = catchup.plan(rule, due.due_ms, now_ms, missed=trigger.missed, cap=trigger.cap)
+            lane = self._lane(due.queue, trigger)
+        except (Refused, msgspec.MsgspecError, ValueError, ArithmeticError) as error:
+            return await self._park(due, str(error))
+        try:
+            return await self._carry_out(due, plan, lane, now_ms)
+        except BusFull as error:  # what is due stays due; promoting and recovering, which free memory, go on
+            _log.warning("occurrence.put_off", queue=due.queue, recurrence=due.recurrence, error=str(error))
+            return Settled(FULL_RETRY_MS)
+
+    async def _carry_out(self, due: DueOccurrence, plan: catchup.Plan, lane: str, now_ms: int) -> Settled:
+        instants = (*plan.mint, plan.next_ms)
+        minted = missed = 0
+        if plan.drop:
+            if not await self._drop(due, plan.drop, instants[0]):
+                return Settled(RETRY_MS)
+            missed = plan.drop
+        for instant_ms, next_ms in pairwise(instants):
+            outcome = await self._occur(due, instant_ms, next_ms, lane)
+            if outcome == "stale":
+                return Settled(RETRY_MS, minted, missed)
+            minted += outcome == "minted"
+        if not plan.drop and not plan.mint:
+            return Settled(RETRY_MS)
+        return Settled(0 if plan.more else max(plan.next_ms - now_ms, 0), minted, missed)
+
+    async def _occur(
+        self, due: DueOccurrence, instant_ms: int, next_ms: int, lane: str
+    ) -> Literal["minted", "already", "dropped", "stale"]:
+        occurred = await self._bus.occur(
+            due.queue,
+            due.recurrence,
+            due.revision,
+            instant_ms,
+            next_ms=next_ms,
+            job=self._bus.new_job_id(),
+            lane=lane,
+        )
+        return occurred.outcome
+
+    async def _drop(self, due: DueOccurrence, count: int, next_ms: int) -> bool:
+        """The oldest `count` instants are missed. False: another pump was here first."""
+        occurred = await self._bus.occur(
+            due.queue,
+            due.recurrence,
+            due.revision,
+            due.due_ms,
+            next_ms=next_ms,
+            job=None,
+            drop="missed",
+            dropped=count,
+        )
+        if occurred.outcome == "dropped":
+            _log.warning("occurrence.missed", queue=due.queue, recurrence=due.recurrence, count=count)
+        return occurred.outcome == "dropped"
+
+    async def _park(self, due: DueOccurrence, error: str) -> Settled:
+        _log.warning("recurrence.parked", queue=due.queue, recurrence=due.recurrence, error=error)
+        await self._bus.park_recurrence(due.queue, due.recurrence, due.revision, error)
+        return Settled(60_000)
+
+    def _rule(self, raw: bytes) -> tuple[Recurring, Rule]:
+        known = self._rules.get(raw)
+        if known is None:
+            trigger = restored(raw)
+            known = self._rules[raw] = trigger, rule_of(trigger)
+        return known
+
+    def _lane(self, queue: str, trigger: Recurring) -> str:
+        """The lane that the payload names, by the function's policy of now."""
+        function = self._registry.function(queue)
+        if function is None or function.policy.lane is None:
+            return NO_LANE
+        return paths.walk(_payload(trigger.payload), function.policy.lane) or NO_LANE

@@ -1,0 +1,558 @@
+"""The pump on a real server whose clock the tests drive: exactly one outcome for each due instant, whatever happens."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from echod.bus import Bus
+from echod.bus.answers import RecurrenceRow
+from echod.model.ids import NodeId, VersionId, branded
+from echod.model.job import Child, Done, Hold, Job, Mint, RunRecord
+from echod.pump.pump import Pump
+from echod.registry.duty import Report
+from echod.registry.registry import Registry
+from echofn.manifest import CronTrigger, EveryTrigger, Function, Manifest, Policy, Recurring
+from valkey import Server
+
+MINUTE_MS = 60_000
+_numbers = count(1)
+
+
+def ms(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def function(*triggers: Recurring, name: str = "shop.tick", policy: Policy | None = None) -> Function:
+    return Function(name, "shop", "tick", "shop.py", 1, policy or Policy(), triggers)
+
+
+class Node:
+    """A bus, a registry and a pump, as one process has them; turned by hand."""
+
+    def __init__(self, bus: Bus, folder: Path) -> None:
+        self.bus = bus
+        self.registry = Registry(bus, folder)
+        self.pump = Pump(bus, self.registry)
+
+    async def deploy(self, *functions: Function) -> None:
+        version = VersionId(branded("DEP", next(_numbers)))
+        await self.bus.put_version(version, [b""], msgspec.msgpack.encode(Manifest("functions", functions)))
+        await self.bus.activate(version)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """A beat, and turns until nothing is left to do now."""
+        await self.registry.refresh()
+        self.pump.heard(await self.bus.beat(pump=True))
+        while (await self.pump.turn()).more:
+            pass
+
+    async def jobs(self, queue: str = "shop.tick") -> list[Job]:
+        found: list[Job] = []
+        cursor = ""
+        while True:
+            page, cursor = await self.bus.jobs(queue, limit=500, cursor=cursor)
+            found += page
+            if not cursor:
+                return found
+
+    async def dues(self, queue: str = "shop.tick") -> list[int]:
+        """Due instants of all jobs, in order; one that was minted twice is there twice."""
+        return sorted(job.occurrence.due_ms for job in await self.jobs(queue) if job.occurrence)
+
+    async def row(self, queue: str = "shop.tick") -> RecurrenceRow:
+        (row,) = await self.bus.recurrences(queue)
+        return row
+
+
+@asynccontextmanager
+async def joined(server: Server, folder: Path) -> AsyncIterator[Node]:
+    bus = await Bus.open(server.address)
+    try:
+        await bus.join(NodeId(branded("NOD", next(_numbers))))
+        yield Node(bus, folder)
+    finally:
+        await bus.close()
+
+
+@pytest.fixture
+async def node(server: Server, tmp_path: Path) -> AsyncIterator[Node]:
+    async with joined(server, tmp_path) as node:
+        yield node
+
+
+async def until(fact: Callable[[], Awaitable[bool]], *, within_s: float = 10.0) -> None:
+    end = time.monotonic() + within_s
+    while not await fact():
+        assert time.monotonic() < end, "it did not come true in time"
+        await asyncio.sleep(0.01)
+
+
+# ---- once per occurrence ------------------------------------------------------------------------------------------
+
+
+async def test_racing_pumps_mint_each_due_instant_once(node: Node, server: Server, tmp_path: Path) -> None:
+    async with joined(server, tmp_path / "b") as second, joined(server, tmp_path / "c") as third:
+        server.clock.set(ms("2026-06-01T12:00:00.500Z"))
+        await node.deploy(function(CronTrigger("", "* * * * * *")))
+        for _ in range(20):
+            server.clock.advance(3_000)
+            await asyncio.gather(node.settle(), second.settle(), third.settle())
+        first = ms("2026-06-01T12:00:01Z")
+        dues = await node.dues()
+        assert dues == [first + n * 1000 for n in range(len(dues))]
+        assert 60 <= len(dues) <= 62
+        assert (await node.row()).missed == 0
+
+
+@contextmanager
+def pump_process(server: Server) -> Iterator[subprocess.Popen[bytes]]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("ECHOD_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "echod", "pump", "--bus", server.address, "--state", str(server.folder / "state")],
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_a_pump_killed_and_one_frozen_leave_no_second_out_or_twice(node: Node, server: Server) -> None:
+    await node.deploy(function(CronTrigger("", "* * * * * *")))
+
+    async def minted(more: int) -> bool:
+        return len(await node.dues()) >= more
+
+    with pump_process(server) as first, pump_process(server) as second:
+        await until(lambda: minted(3), within_s=20)
+        first.kill()
+        await until(lambda: minted(6))
+        with pump_process(server) as third:
+            second.send_signal(signal.SIGSTOP)
+            await until(lambda: minted(10), within_s=20)
+            second.send_signal(signal.SIGCONT)
+            third.kill()
+            third.wait()
+            await until(lambda: minted(13), within_s=20)
+    dues = await node.dues()
+    assert dues == list(range(dues[0], dues[-1] + 1000, 1000))
+    assert all(job.minted_ms >= job.due_ms for job in await node.jobs())
+
+
+async def test_a_pump_cut_off_between_any_two_calls_leaves_each_instant_one_outcome(
+    node: Node, server: Server, tmp_path: Path
+) -> None:
+    server.clock.set(ms("2026-06-01T12:00:00.500Z"))
+    await node.deploy(function(CronTrigger("", "* * * * * *", missed="all", cap=5), EveryTrigger("", 1_000)))
+    cut = 0
+    for step in range(60):
+        server.clock.advance(700 if step % 10 else 30_000)
+        async with joined(server, tmp_path / str(step)) as other:
+            await other.registry.refresh()
+            other.pump.heard(await other.bus.beat(pump=True))
+            turning = asyncio.create_task(other.pump.turn())
+            for _ in range(step % 7):  # so many turns of the event loop, then it dies with what it has sent
+                await asyncio.sleep(0)
+            cut += not turning.done()
+            turning.cancel()
+            await asyncio.gather(turning, return_exceptions=True)
+    await node.settle()
+    assert cut > 30
+    for row in await node.bus.recurrences("shop.tick"):
+        assert row.next_ms is not None
+        dues = sorted(
+            job.occurrence.due_ms
+            for job in await node.jobs()
+            if job.occurrence and job.occurrence.recurrence.endswith(row.name)
+        )
+        assert len(set(dues)) == len(dues)
+        assert len(dues) + row.missed == (row.next_ms - ms("2026-06-01T12:00:01Z")) // 1000
+
+
+async def test_many_schedules_due_at_one_instant_are_all_minted_once(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T11:59:30Z"))
+    names = [f"shop.f{n}" for n in range(20)]
+    triggers = tuple(EveryTrigger(f"rule {n}", MINUTE_MS * 60) for n in range(50))
+    await node.deploy(*(function(*triggers, name=name) for name in names))
+    server.clock.set(ms("2026-06-01T12:00:01Z"))
+    await node.settle()
+    for name in names:
+        found = Counter(job.occurrence.recurrence for job in await node.jobs(name) if job.occurrence)
+        assert len(found) == 50
+        assert set(found.values()) == {1}
+
+
+# ---- late and missed ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("missed", "minted"), [("skip", 0), ("last", 1), ("all", 7)])
+async def test_a_long_outage_is_caught_up_by_the_policy(node: Node, server: Server, missed: str, minted: int) -> None:
+    server.clock.set(ms("2026-06-01T00:00:30Z"))
+    await node.deploy(function(CronTrigger("", "* * * * *", missed=missed, cap=7)))  # type: ignore[arg-type]
+    server.clock.advance(1000 * MINUTE_MS)
+    await node.settle()
+    newest = ms("2026-06-01T16:40:00Z")
+    assert await node.dues() == [newest - n * MINUTE_MS for n in reversed(range(minted))]
+    row = await node.row()
+    assert row.missed == 1000 - minted
+    assert row.next_ms == newest + MINUTE_MS
+    assert (await node.bus.metrics("shop.tick", 3_600_000)).missed == 1000 - minted
+
+
+async def test_a_backlog_longer_than_one_turn_is_counted_to_the_last(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T00:00:00.500Z"))
+    await node.deploy(function(CronTrigger("", "* * * * * *", missed="all", cap=700)))
+    server.clock.advance(3_600_000)
+    await node.settle()
+    dues, row = await node.dues(), await node.row()
+    assert dues == list(range(dues[0], dues[-1] + 1000, 1000))
+    assert 700 <= len(dues) <= 715  # the newest 700, and those within the grace
+    assert row.missed + len(dues) == (dues[-1] - ms("2026-06-01T00:00:00Z")) // 1000
+
+
+@pytest.mark.parametrize("missed", ["skip", "last", "all"])
+async def test_an_instant_within_the_grace_is_on_time(node: Node, server: Server, missed: str) -> None:
+    server.clock.set(ms("2026-06-01T00:00:30Z"))
+    await node.deploy(function(CronTrigger("", "* * * * *", missed=missed)))  # type: ignore[arg-type]
+    server.clock.set(ms("2026-06-01T00:01:09Z"))
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-01T00:01:00Z")]
+    assert (await node.row()).missed == 0
+
+
+async def test_where_one_within_the_grace_is_minted_last_mints_no_older_one(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T00:00:30Z"))
+    await node.deploy(function(CronTrigger("", "* * * * *")))
+    server.clock.set(ms("2026-06-01T00:10:05Z"))
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-01T00:10:00Z")]
+    assert (await node.row()).missed == 9
+
+
+# ---- clocks and daylight saving -----------------------------------------------------------------------------------
+
+
+async def test_a_restart_within_the_repeated_hour_repeats_nothing(node: Node, server: Server, tmp_path: Path) -> None:
+    server.clock.set(ms("2026-10-25T00:29:58Z"))  # half past three, and again an hour later
+    await node.deploy(function(CronTrigger("", "30 * * * *", "Europe/Helsinki")))
+    server.clock.set(ms("2026-10-25T00:30:01Z"))
+    await node.settle()
+    for instant in ("2026-10-25T00:45:00Z", "2026-10-25T01:30:01Z", "2026-10-25T01:45:00Z", "2026-10-25T02:30:01Z"):
+        server.clock.set(ms(instant))
+        async with joined(server, tmp_path / instant) as restarted:
+            await restarted.settle()
+    assert await node.dues() == [ms(f"2026-10-25T0{hour}:30:00Z") for hour in range(3)]
+
+
+async def test_a_clock_that_steps_back_mints_nothing_twice(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("", "* * * * *")))
+    server.clock.set(ms("2026-06-01T12:02:01Z"))
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-01T12:02:00Z")]
+    server.clock.advance(-90_000)
+    await node.settle()
+    server.clock.set(ms("2026-06-01T12:02:30Z"))
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-01T12:02:00Z")]
+    server.clock.set(ms("2026-06-01T12:03:01Z"))
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-01T12:02:00Z"), ms("2026-06-01T12:03:00Z")]
+
+
+async def test_every_is_anchored_and_never_drifts(node: Node, server: Server, tmp_path: Path) -> None:
+    server.clock.set(ms("2026-06-01T12:00:47Z"))
+    tick = function(EveryTrigger("", 20_000, anchor_ms=5_000))
+    for step in range(12):
+        async with joined(server, tmp_path / str(step)) as restarted:
+            await restarted.deploy(tick)
+            server.clock.advance(8_137)
+            await restarted.settle()
+    dues = await node.dues()
+    assert dues[0] == ms("2026-06-01T12:01:05Z")
+    assert dues == list(range(dues[0], dues[-1] + 20_000, 20_000))
+
+
+# ---- the life of a recurrence ---------------------------------------------------------------------------------------
+
+
+async def test_a_changed_rule_goes_on_from_its_last_due_and_the_old_one_is_gone(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("report", "25 * * * *")))
+    server.clock.set(ms("2026-06-01T12:25:01Z"))
+    await node.settle()
+    server.clock.set(ms("2026-06-01T12:29:50Z"))
+    await node.deploy(function(CronTrigger("report", "*/15 * * * *")))
+    assert (await node.row()).next_ms == ms("2026-06-01T12:30:00Z")
+    for instant in ("2026-06-01T12:30:01Z", "2026-06-01T12:45:01Z", "2026-06-01T13:00:01Z", "2026-06-01T13:25:01Z"):
+        server.clock.set(ms(instant))
+        await node.settle()
+    assert [each - ms("2026-06-01T12:00:00Z") for each in await node.dues()] == [
+        minute * MINUTE_MS for minute in (25, 30, 45, 60, 75)
+    ]
+
+
+async def test_a_rule_changed_from_a_last_that_moved_on_meanwhile_mints_no_instant_twice(
+    node: Node, server: Server
+) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("report", "0 * * * *")))
+    server.clock.set(ms("2026-06-01T13:00:01Z"))
+    await node.settle()
+    row = await node.row()
+    trigger = msgspec.msgpack.encode(CronTrigger("report", "*/30 * * * *"))
+    written = await node.bus.recur(  # as a pump does that read the row before 13:00
+        "shop.tick",
+        "report",
+        rule="*/30 * * * *",
+        tz="UTC",
+        trigger=trigger,
+        payload=b"\xc0",
+        next_ms=ms("2026-06-01T13:00:00Z"),
+        generation=row.generation,
+    )
+    assert written == "changed"
+    await asyncio.wait_for(node.settle(), 5)
+    assert await node.dues() == [ms("2026-06-01T13:00:00Z")]
+    assert (await node.row()).next_ms == ms("2026-06-01T13:30:00Z")
+
+
+async def test_nothing_fires_for_a_function_that_is_gone(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("", "* * * * *")), function(name="shop.other"))
+    await node.deploy(function(name="shop.other"))
+    server.clock.advance(10 * MINUTE_MS)
+    await node.settle()
+    assert await node.bus.recurrences() == []
+    assert await node.dues() == []
+
+
+async def test_a_pump_of_an_older_version_changes_nothing(node: Node, server: Server, tmp_path: Path) -> None:
+    async with joined(server, tmp_path / "old") as old:
+        await old.deploy(function(CronTrigger("report", "25 * * * *")))
+        await node.deploy(function(CronTrigger("report", "40 * * * *")))
+        old.pump._reconnected()  # it converges once more, with what it knows
+        while (await old.pump.turn()).more:
+            pass
+    assert (await node.row()).rule == "40 * * * *"
+
+
+async def test_deploying_the_same_rule_again_and_running_it_by_hand_move_nothing(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T12:00:47Z"))
+    tick = function(EveryTrigger("", 20_000))
+    await node.deploy(tick)
+    for _ in range(10):
+        await node.deploy(tick)
+    row = await node.row()
+    assert row.next_ms == ms("2026-06-01T12:01:00Z")
+    minted = await node.bus.run_now("shop.tick", row.name, node.bus.new_job_id())
+    assert minted is not None
+    assert (await node.row()).next_ms == ms("2026-06-01T12:01:00Z")
+    server.clock.set(ms("2026-06-01T12:01:01Z"))
+    await node.settle()
+    assert [(job.occurrence.manual, job.due_ms > 0) for job in await node.jobs() if job.occurrence] == [
+        (False, True),
+        (True, True),
+    ]
+
+
+async def test_a_paused_recurrence_mints_nothing_until_it_is_resumed(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("", "* * * * *")))
+    name = (await node.row()).name
+    await node.bus.pause_recurrence("shop.tick", name)
+    server.clock.advance(10 * MINUTE_MS)
+    await node.settle()
+    assert await node.dues() == []
+    await node.bus.resume_recurrence("shop.tick", name, ms("2026-06-01T12:11:00Z"), skipped=10)
+    server.clock.set(ms("2026-06-01T12:11:01Z"))
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-01T12:11:00Z")]
+    assert (await node.row()).skipped == 10
+
+
+async def test_a_rule_that_cannot_be_read_is_parked_with_its_error_and_the_others_go_on(
+    node: Node, server: Server
+) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("", "* * * * *")))
+    for name, trigger in (
+        ("garbage", b"\x93garbage"),
+        ("impossible", msgspec.msgpack.encode(CronTrigger("impossible", "0 0 30 2 *"))),
+        ("nowhere", msgspec.msgpack.encode(CronTrigger("nowhere", "* * * * *", "Mars/Olympus"))),
+    ):
+        await node.bus.recur(
+            "shop.tick",
+            name,
+            rule="* * * * *",
+            tz="UTC",
+            trigger=trigger,
+            payload=b"\xc0",
+            next_ms=ms("2026-06-01T12:01:00Z"),
+            generation=1,
+        )
+    server.clock.set(ms("2026-06-01T12:01:01Z"))
+    await asyncio.wait_for(node.settle(), 5)
+    assert await node.dues() == [ms("2026-06-01T12:01:00Z")]
+    errors = {row.name: row.error for row in await node.bus.recurrences("shop.tick")}
+    assert errors["garbage"]
+    assert "a date that exists" in errors["impossible"]
+    assert "Mars/Olympus" in errors["nowhere"]
+    assert errors["* * * * *"] == ""
+
+
+async def test_an_occurrence_goes_to_the_lane_that_its_payload_names(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    payload = msgspec.msgpack.encode({"tenant": "acme"})
+    await node.deploy(function(CronTrigger("", "* * * * *", payload=payload), policy=Policy(lane="tenant")))
+    server.clock.set(ms("2026-06-01T12:01:01Z"))
+    await node.settle()
+    (job,) = await node.jobs()
+    assert job.lane == "acme"
+    full = await node.bus.job(job.id)
+    assert full is not None
+    assert full.payload == payload
+
+
+# ---- jobs ---------------------------------------------------------------------------------------------------------
+
+
+async def test_children_that_a_dead_node_left_are_minted_once(node: Node, server: Server) -> None:
+    parent = Mint(id=node.bus.new_job_id(), payload=b"\xc0")
+    await node.bus.mint("shop.tick", [parent])
+    claim = await node.bus.claim("shop.tick", "WRK1", 1, 15_000)
+    children = tuple(Child("shop.child", Mint(id=node.bus.new_job_id(), payload=b"\xc0")) for _ in range(3))
+    hold = Hold(parent.id, claim.jobs[0].attempts, claim.jobs[0].holder)
+    now = node.bus.clock.now_ms()
+    done = Done(hold, RunRecord("WRK1", "DEP1", now, now), children=children)
+    await node.bus.settle("shop.tick", "WRK1", [done], lease_ms=15_000)
+    await node.bus.mint("shop.child", [children[0].mint])  # the node died after its first
+    server.clock.advance(2_000)
+    await node.settle()
+    await node.settle()
+    assert sorted(job.id for job in await node.jobs("shop.child")) == sorted(child.mint.id for child in children)
+    assert await node.bus.sweep_out("shop.tick", older_ms=0) == []
+
+
+async def test_a_sleeping_pump_hears_of_an_earlier_instant(node: Node) -> None:
+    await node.settle()
+    task = asyncio.create_task(node.pump.run())
+    try:
+        soon = Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=300)
+        late = Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=15_000)
+        await node.bus.mint("shop.tick", [late])
+        await node.bus.mint("shop.tick", [soon])
+        began = time.monotonic()
+
+        async def promoted() -> bool:
+            job = await node.bus.job(soon.id, queue="shop.tick")
+            return job is not None and job.state == "pending"
+
+        await until(promoted, within_s=5)
+        assert 0.25 < time.monotonic() - began < 2
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_full_server_delays_occurrences_and_nothing_else(node: Node, server: Server) -> None:
+    await node.deploy(function(CronTrigger("", "* * * * * *")))
+    delayed = Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=300)
+    await node.bus.mint("shop.other", [delayed])
+    server.command("CONFIG", "SET", "maxmemory", "1")
+    task = asyncio.create_task(node.pump.run())
+    try:
+
+        async def promoted() -> bool:
+            job = await node.bus.job(delayed.id, queue="shop.other")
+            return job is not None and job.state == "pending"
+
+        async def overdue() -> bool:
+            next_ms = (await node.row()).next_ms
+            return next_ms is not None and next_ms < node.bus.clock.now_ms() - 500
+
+        await node.settle()
+        await until(promoted, within_s=5)
+        await until(overdue)
+        node.pump._reconnected()  # it wants to write once more what belongs there
+        await node.settle()
+        assert await node.dues() == []
+        assert node.pump._converged is None
+        server.command("CONFIG", "SET", "maxmemory", "0")
+        await until(lambda: _has(node, 3))
+        dues = await node.dues()
+        assert dues == list(range(dues[0], dues[-1] + 1000, 1000))
+
+        async def converged() -> bool:
+            return node.pump._converged is not None
+
+        await until(converged, within_s=15)
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_pump_goes_on_after_an_outage(tmp_path: Path) -> None:
+    server = Server(append_only=True)
+    try:
+        server.start()
+        async with joined(server, tmp_path) as node:
+            await node.deploy(function(CronTrigger("", "* * * * * *")))
+            task = asyncio.create_task(node.pump.run())
+            await until(lambda: _has(node, 2))
+            server.kill()
+            await until(lambda: _away(node))
+            server.start()
+            before = len(await _retried(node))
+            await until(lambda: _has(node, before + 2), within_s=20)
+            dues = await node.dues()
+            assert len(set(dues)) == len(dues)
+            assert dues == list(range(dues[0], dues[-1] + 1000, 1000))  # all within the grace
+            assert not task.done()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    finally:
+        server.remove()
+
+
+async def _has(node: Node, number: int) -> bool:
+    return len(await node.dues()) >= number
+
+
+async def _away(node: Node) -> bool:
+    return not node.bus.connected
+
+
+async def _retried(node: Node) -> list[int]:
+    await until(lambda: _connected(node))
+    return await node.dues()
+
+
+async def _connected(node: Node) -> bool:
+    return node.bus.connected
+
+
+async def test_an_idle_pump_makes_no_calls_between_its_beats(node: Node, server: Server) -> None:
+    await node.deploy(function(CronTrigger("", "0 0 1 1 *")))
+    await node.bus.mint("shop.tick", [Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=60_000)])
+    await node.settle()
+    report: Report = await node.pump.turn()
+    assert not report.more
+    assert report.sleep_s > 15
