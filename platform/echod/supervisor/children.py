@@ -1,0 +1,121 @@
+"""What a run asked for with ctx.enqueue, turned into mints; and the blocks of ids that runs may use for it. Pure.
+
+The ids of a block are handed out with the run, so that enqueue answers an id without asking anybody. A run that used
+none gives its block back: most runs use none, and blocks would otherwise run ahead of the clock that their ids are
+made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from echod.errors import Refused
+from echod.model.ids import JobId, branded
+from echod.model.job import NO_LANE, Child, Mint, Unique
+from echod.policy import paths
+from echod.supervisor.channel import Fault
+from echofn import frames
+from echofn.manifest import Function
+
+BLOCK = frames.MAX_CHILDREN
+MAX_BYTES = 1024 * 1024  # of payload, all children of a run together
+BLOCK_AGE_S = 2.0  # an older block would make ids that look older than their jobs
+
+
+class Blocks:
+    """Blocks of ids, reserved as needed, used again while they are fresh."""
+
+    def __init__(self, reserve: Callable[[int], int]) -> None:
+        self._reserve = reserve
+        self._spare: list[tuple[float, int]] = []
+        self._lent: dict[int, float] = {}
+
+    def take(self, now: float) -> int:
+        """The first id of a block nobody uses. Raises LeaseGone when this node may not make ids."""
+        while self._spare:
+            reserved, first = self._spare.pop()
+            if now - reserved <= BLOCK_AGE_S:
+                self._lent[first] = reserved
+                return first
+        first = self._reserve(BLOCK)
+        self._lent[first] = now
+        return first
+
+    def give_back(self, first: int, *, used: bool) -> None:
+        """The run is over; unless ids were used, the next run may have them."""
+        reserved = self._lent.pop(first, None)
+        if reserved is not None and not used:
+            self._spare.append((reserved, first))
+
+
+def mints_of(
+    parent: JobId,
+    first_child: int,
+    children: Sequence[frames.Child],
+    function_of: Callable[[str], Function | None],
+) -> tuple[Child, ...]:
+    """The jobs to mint when the run settles as done.
+
+    Raises Fault for what no honest worker sends, and Refused for an enqueue that cannot be done: an unknown function, a
+    lane that is an object.
+    """
+    if len(children) > frames.MAX_CHILDREN:
+        raise Fault(f"expected at most {frames.MAX_CHILDREN} children, got {len(children)}")
+    if sum(len(child.payload) for child in children) > MAX_BYTES:
+        raise Fault(f"expected at most {MAX_BYTES} bytes of children")
+    numbers = {child.number for child in children}
+    if len(numbers) != len(children) or not all(0 <= number - first_child < BLOCK for number in numbers):
+        raise Fault("expected each child under an id of its own, out of the block that came with the run")
+    return tuple(_mint(parent, child, function_of(child.function)) for child in children)
+
+
+def _mint(parent: JobId, child: frames.Child, function: Function | None) -> Child:
+    if function is None:
+        raise Refused(f"enqueue: expected a function of this version, got {child.function!r}")
+    policy = function.policy
+    return Child(
+        queue=function.name,
+        mint=Mint(
+            id=JobId(branded("JOB", child.number)),
+            payload=child.payload,
+            lane=_lane(child, policy.lane),
+            in_ms=None if child.delay_ms is None else max(child.delay_ms, 0),
+            at_ms=child.at_ms if child.delay_ms is None else None,
+            priority=policy.priority if child.priority is None else child.priority,
+            unique=_unique(child, function),
+            parent=parent,
+        ),
+    )
+
+
+def _lane(child: frames.Child, path: str | None) -> str:
+    if child.lane is not None:
+        return child.lane or NO_LANE
+    if path is None:
+        return NO_LANE
+    return paths.walk(_decoded(child.payload), path) or NO_LANE
+
+
+def _unique(child: frames.Child, function: Function) -> Unique | None:
+    """The key the run gave, else the function's own: a path, or the hash of the whole payload."""
+    policy = function.policy
+    if child.unique is not None:
+        return Unique(child.unique, policy.until)
+    match policy.unique:
+        case None | False:
+            return None
+        case True:
+            return Unique(hashlib.sha256(child.payload).hexdigest(), policy.until)
+        case path:
+            key = paths.walk(_decoded(child.payload), path)
+            return None if key is None else Unique(key, policy.until)
+
+
+def _decoded(payload: bytes) -> object:
+    try:
+        return msgspec.msgpack.decode(payload)
+    except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
+        raise Fault(f"expected a child's payload in msgpack, got {type(error).__name__}") from None

@@ -1,0 +1,73 @@
+"""How one worker of a (function, version) is started: its id, its folder, its secrets, its order to the base."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from echod.model.ids import VersionId, WorkerId, branded
+from echod.supervisor import scratch
+from echod.supervisor.events import JobEvents, LifeEvents
+from echod.supervisor.means import Means
+from echod.supervisor.worker import Worker
+from echofn import frames
+from echofn.manifest import Function
+
+
+class Hiring:
+    """Everything of a spawn that is the same for all workers of a pool."""
+
+    def __init__(
+        self,
+        means: Means,
+        jobs: JobEvents,
+        function: Function,
+        version: VersionId,
+        generation: int,
+        *,
+        package: str,
+        root: Path,
+    ) -> None:
+        self._means, self._jobs, self._function = means, jobs, function
+        self._version, self._generation = version, generation
+        self._package, self._root = package, root
+        # A worker needs neither triggers nor schemas, and a datagram has its limit.
+        self._lean = msgspec.structs.replace(function, triggers=(), payload_schema=None, result_schema=None, doc="")
+
+    def hire(self, owner: LifeEvents) -> Worker:
+        """A worker on its way. Raises OSError when this machine has no room for it, LeaseGone without a node number."""
+        means, policy = self._means, self._function.policy
+        worker_id = WorkerId(branded("WRK", means.bus.reserve(1)))
+        folder = means.scratch.fresh(worker_id)
+        share = policy.recycle_jobs * (0.8 + 0.4 * means.roll())
+        worker = Worker(
+            worker_id,
+            means.base,
+            self._jobs,
+            owner,
+            folder=folder,
+            limit=max(round(share), 1),
+            memory_bytes=policy.memory_bytes,
+        )
+        try:
+            worker.start(lambda number: self._order(number, folder))
+        except OSError:
+            scratch.wipe(folder)
+            raise
+        return worker
+
+    def _order(self, number: int, folder: Path) -> frames.Spawn:
+        means = self._means
+        return frames.Spawn(
+            number=number,
+            function=self._lean,
+            package=self._package,
+            root=str(self._root),
+            version=self._version,
+            generation=self._generation,
+            tmp=str(folder),
+            secrets={name: means.environ[name] for name in self._function.secrets if name in means.environ},
+            env=means.env,
+            level=means.level,
+        )

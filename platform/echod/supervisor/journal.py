@@ -1,0 +1,167 @@
+"""What runs print, log and report of their progress, on its way to the bus: bounded per run, written in batches.
+
+Losing the bus loses no run: lines wait a while and are then dropped, with a count in their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from echod import log
+from echod.bus import Bus
+from echod.bus.answers import LogLine
+from echod.errors import BusError
+from echod.model.ids import JobId
+from echod.supervisor.channel import Fault
+from echod.supervisor.fanout import Spawn
+from echod.supervisor.leases import Lease
+from echofn import frames
+
+_log = log.get("supervisor")
+
+FLUSH_S = 0.2
+RETRY_S = 2.0
+MOST_WAITING_BYTES = 8 * 1024 * 1024  # in this process, all runs of a queue together
+MOST_AT_ONCE = 64
+LINE_OVERHEAD = 64  # what a line costs beside its text
+NOTE_LENGTH = 500
+MOST_HEARD_BYTES = 64 * 1024 * 1024  # of a run; the runtime stops long before
+MOST_PROGRESS = 1_000_000
+
+
+class Journal:
+    """The output of one queue's runs. One timer while there is something to write, none otherwise."""
+
+    def __init__(self, queue: str, bus: Bus, spawn: Spawn) -> None:
+        self._queue, self._bus, self._spawn = queue, bus, spawn
+        self._loop = asyncio.get_running_loop()
+        self._lines: dict[JobId, list[LogLine]] = {}
+        self._waiting_bytes = 0
+        self._dropped = 0
+        self._progress: dict[JobId, tuple[Lease, float, str]] = {}
+        self._spill: dict[JobId, bytes] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+
+    def wrote(self, lease: Lease, output: frames.Output) -> None:
+        """A line that the runtime caught."""
+        if lease.output_bytes > MOST_HEARD_BYTES:
+            raise Fault(f"expected at most {MOST_HEARD_BYTES} bytes of output, got more")
+        stream = output.stream if output.stream in {"stdout", "stderr", "log"} else "log"
+        self._line(lease, stream, output.level[:32], output.logger[:200], output.text)
+
+    def spilled(self, lease: Lease, data: bytes) -> None:
+        """Bytes that bypassed Python: whole lines as they come, the rest with the end of the run."""
+        if lease.output_bytes > frames.MAX_LOG_BYTES:
+            lease.output_bytes += len(data)
+            return
+        *whole, rest = (self._spill.pop(lease.job.id, b"") + data).split(b"\n")
+        for line in whole:
+            self._line(lease, "stderr", "", "", line.decode(errors="replace"))
+        if len(rest) > 65_536:
+            self._line(lease, "stderr", "", "", rest.decode(errors="replace"))
+        elif rest:
+            self._spill[lease.job.id] = rest
+
+    def progressed(self, lease: Lease, progress: frames.Progress) -> None:
+        """Only the latest word counts."""
+        lease.progress_count += 1
+        if lease.progress_count > MOST_PROGRESS:
+            raise Fault(f"expected at most {MOST_PROGRESS} words of progress, got more")
+        if math.isfinite(progress.fraction):
+            note = progress.note[:NOTE_LENGTH]
+            self._progress[lease.job.id] = (lease, min(max(progress.fraction, 0.0), 1.0), note)
+            self._soon(FLUSH_S)
+
+    def ended(self, lease: Lease) -> None:
+        """The run is over: its last unfinished line, and what did not fit."""
+        if not (lease.output_bytes or self._spill or self._progress):
+            return
+        if self._spill:
+            rest = self._spill.pop(lease.job.id, b"")
+            if rest:
+                self._line(lease, "stderr", "", "", rest.decode(errors="replace"))
+        if lease.output_bytes > frames.MAX_LOG_BYTES:
+            over = lease.output_bytes - frames.MAX_LOG_BYTES
+            self._keep(
+                lease.job.id,
+                self._made(lease, "log", "warning", "echod", f"output cut: {over} bytes more were dropped"),
+            )
+        self._progress.pop(lease.job.id, None)
+
+    async def close(self) -> None:
+        """Write what is left; where the bus is away it is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._flushing is not None:
+            await asyncio.gather(self._flushing, return_exceptions=True)
+        await self._flush()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _line(self, lease: Lease, stream: str, level: str, logger: str, text: str) -> None:
+        """Keep a line while its run is under the limit: the first MiB is what explains a run."""
+        before = lease.output_bytes
+        lease.output_bytes += len(text) + LINE_OVERHEAD
+        if before > frames.MAX_LOG_BYTES:
+            return
+        if lease.output_bytes > frames.MAX_LOG_BYTES:
+            text = text[: frames.MAX_LOG_BYTES - before]
+        self._keep(lease.job.id, self._made(lease, stream, level, logger, text))
+
+    def _made(self, lease: Lease, stream: str, level: str, logger: str, text: str) -> LogLine:
+        attempt = lease.job.failures + 1
+        return LogLine(
+            at_ms=self._bus.clock.now_ms(), attempt=attempt, stream=stream, level=level, logger=logger, text=text
+        )
+
+    def _keep(self, job: JobId, line: LogLine) -> None:
+        if self._waiting_bytes > MOST_WAITING_BYTES:
+            self._dropped += 1
+            return
+        self._waiting_bytes += len(line.text) + LINE_OVERHEAD
+        self._lines.setdefault(job, []).append(line)
+        self._soon(FLUSH_S)
+
+    def _soon(self, wait_s: float) -> None:
+        if self._timer is None and self._flushing is None:
+            self._timer = self._loop.call_later(wait_s, self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        self._flushing = self._spawn(self._flush())
+
+    async def _flush(self) -> None:
+        wait_s = FLUSH_S
+        try:
+            progress, self._progress = self._progress, {}
+            for lease, fraction, note in progress.values():
+                await self._bus.progress(self._queue, lease.hold, fraction, note)
+            while self._lines:
+                some = list(self._lines)[:MOST_AT_ONCE]
+                calls = [self._write(job) for job in some]
+                failed = [error for error in await asyncio.gather(*calls, return_exceptions=True) if error is not None]
+                if failed:
+                    raise failed[0]
+        except BusError as error:
+            _log.warning("output.not_written", queue=self._queue, error=str(error))
+            wait_s = RETRY_S
+        finally:
+            self._flushing = None
+        if self._dropped:
+            _log.warning("output.dropped", queue=self._queue, lines=self._dropped)
+            self._dropped = 0
+        if self._lines or self._progress:
+            self._soon(wait_s)
+
+    async def _write(self, job: JobId) -> None:
+        lines = self._lines.pop(job)
+        try:
+            await self._bus.log(self._queue, job, lines)
+        except BusError:
+            self._lines[job] = lines + self._lines.get(job, [])
+            raise
+        self._waiting_bytes -= sum(len(line.text) + LINE_OVERHEAD for line in lines)

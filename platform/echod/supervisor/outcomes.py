@@ -1,0 +1,152 @@
+"""From what a run said, or how it ended, to the verdict the bus gets. Pure; a worker's word is taken with measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, assert_never
+
+import msgspec
+
+from echod.errors import Refused
+from echod.model.job import Cancelled, Child, Dead, Delay, Done, Error, Retry, RunRecord, Verdict
+from echod.policy import backoff
+from echod.supervisor.channel import Fault
+from echod.supervisor.children import mints_of
+from echod.supervisor.leases import Lease
+from echofn import frames
+from echofn.manifest import Function, Policy
+
+MAX_TYPE = 256
+MAX_MESSAGE = 16 * 1024
+MAX_TRACEBACK = 64 * 1024
+MAX_WAIT_MS = 366 * 86_400_000
+_MOST = 10**15  # of microseconds or bytes
+_CAUSES = frozenset({"error", "payload", "result", "memory", "protocol"})
+_NIL = b"\xc0"
+
+
+def of(
+    lease: Lease, run: RunRecord, ended: frames.Ended, function_of: Callable[[str], Function | None], *, roll: float
+) -> Verdict:
+    """The verdict of a run that answered. A run that somebody asked to stop is not tried again.
+
+    Raises Fault for an answer that no honest worker gives.
+    """
+    hold = lease.hold
+    match ended.outcome:
+        case "done":
+            _check_result(ended.result)
+            children: tuple[Child, ...] = ()
+            if ended.children:
+                try:
+                    children = mints_of(lease.job.id, lease.first_child, ended.children, function_of)
+                except Refused as error:
+                    return _retry(lease, run, Error(type="Refused", message=str(error)), None, roll)
+            return Done(hold, run, ended.result, children)
+        case "dead":
+            return Dead(hold, run, _error_of(ended))
+        case "cancelled":
+            return Cancelled(hold, run, ended.reason[:MAX_MESSAGE])
+        case "delay":
+            return _stopped(lease, run) if lease.cancelling else Delay(hold, run, _wait_of(ended.after_ms or 0))
+        case "retry":
+            return _retry(lease, run, _error_of(ended), ended.after_ms, roll)
+        case _:
+            assert_never(ended.outcome)
+
+
+def crashed(lease: Lease, run: RunRecord, cause: str, detail: str, *, roll: float) -> Verdict:
+    """The verdict of a run that ended without an answer. Charged, with the same backoff as an error."""
+    message = detail or _sentence(cause, lease.function.policy)
+    return _retry(lease, run, Error(type=_title(cause), message=message, cause=cause), None, roll)
+
+
+def not_started(lease: Lease, run: RunRecord, failed: frames.Failed, cause: str, *, roll: float) -> Verdict:
+    """The verdict of a job whose worker could not start: by what it said, or by how it ended."""
+    error = Error(
+        type=failed.exception[:MAX_TYPE],
+        message=failed.message[:MAX_MESSAGE],
+        traceback=failed.traceback[-MAX_TRACEBACK:],
+        cause=cause,
+    )
+    return _retry(lease, run, error, None, roll)
+
+
+def record(worker: str, version: str, now_ms: int, wall_us: int, ended: frames.Ended, *, cold: bool) -> RunRecord:
+    """The bill of a run that answered. `wall_us` is the worker's own stop-watch, checked by the caller."""
+    return RunRecord(
+        worker,
+        version,
+        now_ms - wall_us // 1000,
+        now_ms,
+        ended.cpu_us if 0 <= ended.cpu_us <= _MOST else 0,
+        ended.peak_bytes if 0 <= ended.peak_bytes <= _MOST else 0,
+        cold,
+    )
+
+
+def _retry(lease: Lease, run: RunRecord, error: Error, after_ms: int | None, roll: float) -> Verdict:
+    if lease.cancelling:
+        return _stopped(lease, run)
+    if after_ms is None:
+        after_ms = backoff.wait_ms(lease.function.policy.backoff, lease.job.failures + 1, roll)
+    return Retry(lease.hold, run, error, _wait_of(after_ms))
+
+
+def _stopped(lease: Lease, run: RunRecord) -> Verdict:
+    return Cancelled(lease.hold, run, "stopped on request")
+
+
+def _no_extension(code: int, _: memoryview) -> NoReturn:
+    raise ValueError(f"an extension of type {code}")
+
+
+_decode_result = msgspec.msgpack.Decoder(Any, ext_hook=_no_extension).decode
+
+
+def _check_result(result: bytes) -> None:
+    if result == _NIL:
+        return
+    if len(result) > frames.MAX_RESULT_BYTES:
+        raise Fault(f"expected a result of at most {frames.MAX_RESULT_BYTES} bytes, got {len(result)}")
+    try:
+        _decode_result(result)
+    except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError) as error:
+        raise Fault(f"expected a result in msgpack, got {type(error).__name__}: {str(error)[:200]}") from None
+
+
+def _wait_of(wait_ms: int) -> int:
+    return min(max(wait_ms, 0), MAX_WAIT_MS)
+
+
+def _error_of(ended: frames.Ended) -> Error:
+    fault = ended.fault
+    if fault is None:
+        return Error(type=ended.outcome.capitalize(), message=ended.reason[:MAX_MESSAGE])
+    cause = fault.cause if fault.cause in _CAUSES or fault.cause.startswith("wall:") else "error"
+    return Error(
+        type=fault.exception[:MAX_TYPE],
+        message=(fault.message or ended.reason)[:MAX_MESSAGE],
+        traceback=fault.traceback[-MAX_TRACEBACK:],
+        cause=cause[:MAX_TYPE],
+    )
+
+
+def _title(cause: str) -> str:
+    known = {"timeout": "Timeout", "memory": "OutOfMemory", "protocol": "ProtocolError", "lost": "Lost"}
+    return known.get(cause, "Crash")
+
+
+def _sentence(cause: str, policy: Policy) -> str:
+    kind, _, what = cause.partition(":")
+    match kind:
+        case "timeout":
+            return f"still running after its timeout of {policy.timeout_ms} ms; killed with all its processes"
+        case "memory":
+            return f"killed by the system with more than its {policy.memory_bytes} bytes of memory in use"
+        case "signal":
+            return f"the worker was ended by SIG{what} in mid-run"
+        case "exit":
+            return f"the worker exited with status {what} in mid-run, without an answer"
+        case _:
+            return "the worker ended in mid-run and nobody saw how"

@@ -1,0 +1,301 @@
+"""The workers of one (function, version): how many, when one is added, replaced or let go, and who gets which job.
+
+A worker is started for a job that waits for it, at most `workers_max` at a time, and is then kept warm. One that has
+run its share (`recycle_jobs` give or take a fifth) is replaced first and retired then. One that could not start, or
+ended before it ever answered, makes the pool wait before it tries again, longer each time: a broken module must not
+become a loop of forks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from echod import log
+from echod.errors import LeaseGone
+from echod.model.ids import VersionId
+from echod.policy import slots
+from echod.supervisor import scratch
+from echod.supervisor.events import Departure, PoolEvents
+from echod.supervisor.handover import frame_sizes
+from echod.supervisor.hiring import Hiring
+from echod.supervisor.leases import Lease, instant
+from echod.supervisor.life import Phase
+from echod.supervisor.means import Means
+from echod.supervisor.worker import Worker
+from echofn import frames
+from echofn.manifest import Function
+
+_log = log.get("supervisor")
+
+BACK_OFF_S = 0.2
+BACK_OFF_CAP_S = 30.0
+NUMBERLESS_S = 0.5
+SLOW_S = 0.25  # a job that runs longer has nothing waiting behind it
+EXCUSED = 3  # ends before any job began, one after the other, after which the job in hand pays
+
+
+class Pool:
+    def __init__(
+        self, means: Means, events: PoolEvents, hiring: Hiring, function: Function, version: VersionId
+    ) -> None:
+        self.function = function
+        self.version = version
+        self.waiting: deque[Lease] = deque()
+        self.cold_starts = 0
+        self.most = max(means.cpus if function.policy.workers_max is None else function.policy.workers_max, 1)
+        self.serving = True
+        self._means, self._events, self._hiring = means, events, hiring
+        self._loop = asyncio.get_running_loop()
+        self._workers: list[Worker] = []
+        self._failures = 0  # workers in a row that never answered a job
+        self._not_before = 0.0
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._wipes: set[asyncio.Task[None]] = set()
+
+    # ---- what planning sees -------------------------------------------------------------------------------------
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        return tuple(self._workers)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._workers and not self.waiting and not self._wipes
+
+    @property
+    def alive(self) -> list[Worker]:
+        """Workers that take jobs now or soon."""
+        return [worker for worker in self._workers if _lives(worker) and not worker.spent]
+
+    def fit(self) -> list[Worker]:
+        """Workers that take jobs now: no more of them than may run at once, those that only finish theirs counted."""
+        leaving = 0
+        ready: list[Worker] = []
+        for worker in self._workers:
+            if worker.life.phase is Phase.READY and worker.life.why is None and not worker.spent:
+                ready.append(worker)
+            elif worker.life.held:
+                leaving += 1
+        return ready[: max(self.most - leaving, 0)]
+
+    def load(self, batch: int, waiting: int) -> slots.Load:
+        starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
+        return slots.Load(
+            held=tuple(worker.life.held for worker in self.fit()),
+            starting=starting,
+            waiting=waiting,
+            startable=self.startable(),
+            batch=batch,
+        )
+
+    def startable(self) -> int:
+        """How many workers may be started now."""
+        if not self.serving or not self._means.base.is_up or instant() < self._not_before:
+            return 0
+        taken = sum(1 for worker in self._workers if not worker.spent or worker.life.held)
+        return max(self.most - taken, 0)
+
+    # ---- work ---------------------------------------------------------------------------------------------------
+
+    def place(self, batch: int) -> None:
+        """Hand out what waits, and start workers for what nobody has hands for."""
+        if self.waiting:
+            workers = self.fit()
+            given = slots.shares(len(self.waiting), [worker.life.held for worker in workers], batch)
+            for worker, count in zip(workers, given, strict=True):
+                self._hand(worker, min(count, worker.limit - worker.handed))
+        starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
+        short = min(len(self.waiting) - starting, self.startable())
+        for _ in range(short):
+            self._start()
+        self._succeed(batch)
+
+    def staff(self, count: int) -> None:
+        """Have at least `count` workers ready or on their way."""
+        for _ in range(min(count - len(self.alive), self.startable())):
+            self._start()
+
+    def answered(self, worker: Worker, *, spoilt: bool) -> None:
+        """A job of it has ended. `spoilt`: it ran out of memory, so its next job would suffer."""
+        self._failures = 0
+        if spoilt:
+            worker.limit = 0
+        if worker.handed >= worker.limit and not worker.life.held:
+            worker.stop()
+
+    def relieve(self, now: float) -> None:
+        """A worker that is stuck in a long job gives back what waits behind it."""
+        for worker in self._workers:
+            current = worker.life.current
+            is_slow = current is not None and current.begun is not None and now - current.begun > SLOW_S
+            if is_slow and worker.life.phase is Phase.READY and worker.life.unbegun:
+                _log.info("worker.relieved", worker=worker.id, unbegun=len(worker.life.unbegun))
+                worker.stop()
+
+    def reap(self, now: float) -> None:
+        """Let go of workers that nobody needed for a while."""
+        spare = len(self.alive) - (self.function.policy.workers_min if self.serving else 0)
+        for worker in self.alive:
+            is_idle = worker.life.phase is Phase.READY and not worker.life.held
+            if spare > 0 and is_idle and now - worker.idle_since > self._means.idle_s:
+                worker.stop()
+                spare -= 1
+
+    def retire(self) -> None:
+        """Begin nothing more. What runs ends here, on this version; the rest goes back."""
+        self.serving = False
+        self._give_back()
+        for worker in self.workers:
+            worker.stop()
+
+    def kill(self) -> None:
+        """End everything now."""
+        self.serving = False
+        self._give_back()
+        for worker in self.workers:
+            worker.kill("released")
+
+    async def shut(self) -> None:
+        """After the last worker is gone: wait until its folder is too."""
+        for timer in self._timers:
+            timer.cancel()
+        await asyncio.gather(*self._wipes)
+
+    # ---- what workers say ---------------------------------------------------------------------------------------
+
+    def ready(self, worker: Worker) -> None:
+        _log.info("worker.ready", worker=worker.id, function=self.function.name, pid=worker.pid, version=self.version)
+        self._events.moved()
+
+    def withdrawn(self, worker: Worker, leases: list[Lease]) -> None:
+        self._events.released(leases)
+
+    def gone(self, worker: Worker, departure: Departure) -> None:
+        self._workers.remove(worker)
+        wipe = self._loop.create_task(asyncio.to_thread(scratch.wipe, worker.folder))
+        self._wipes.add(wipe)
+        wipe.add_done_callback(self._wiped)
+        unbegun = list(departure.unbegun)
+        if departure.begun is not None:
+            self._mourn(worker, departure.begun, departure)
+        elif worker.life.ended == 0 and not worker.was_stopped and departure.why in {None, "protocol", "startup"}:
+            self._barren(worker, departure, unbegun)
+        if unbegun:
+            self._events.released(unbegun)
+        self._events.moved()
+
+    def _mourn(self, worker: Worker, lease: Lease, departure: Departure) -> None:
+        """It died in the middle of a job."""
+        _log.warning(
+            "worker.died",
+            worker=worker.id,
+            function=self.function.name,
+            job=lease.job.id,
+            cause=departure.cause,
+            why=departure.why,
+        )
+        if departure.why == "released":
+            self._events.released([lease])
+            return
+        self._events.crashed(worker, lease, departure)
+        if self.startable():
+            self._start()  # its next run finds a worker that is ready
+
+    def _barren(self, worker: Worker, departure: Departure, unbegun: list[Lease]) -> None:
+        """It never answered a job: wait before the next try. Where nothing else can run the jobs, one of them pays."""
+        self._failures += 1
+        failed = departure.failed or frames.Failed(*_why_not(departure))
+        cause = "error" if departure.failed else departure.cause
+        _log.warning(
+            "worker.not_started", worker=worker.id, function=self.function.name, failures=self._failures,
+            error=f"{failed.exception}: {failed.message}",
+        )  # fmt: skip
+        self._back_off()
+        if departure.was_ready and self._failures < EXCUSED:
+            return
+        if unbegun:
+            self._events.not_started(unbegun.pop(0), failed, cause)
+        elif self.waiting and not self.alive:
+            self._events.not_started(self.waiting.popleft(), failed, cause)
+        if not self.alive:
+            self._give_back()
+
+    # ---- hands --------------------------------------------------------------------------------------------------
+
+    def _hand(self, worker: Worker, count: int) -> None:
+        """Give `count` of the waiting jobs to a worker."""
+        leases = [self.waiting.popleft() for _ in range(count)]
+        try:
+            jobs = [self._events.prepare(lease) for lease in leases]
+        except LeaseGone as error:
+            # Without a node number there are no ids for what a run may enqueue. The next beat brings one.
+            _log.warning("job.not_handed", function=self.function.name, error=str(error))
+            self.waiting.extendleft(reversed(leases))
+            self._wake_in(NUMBERLESS_S)
+            return
+        for lease in leases:
+            lease.worker = worker
+        now_ms = self._means.bus.clock.now_ms()
+        for start, end in frame_sizes([len(job.payload) for job in jobs]):
+            worker.hand(leases[start:end], frames.Run(tuple(jobs[start:end]), now_ms))
+
+    def _start(self) -> None:
+        """Start one worker. A machine that cannot (no descriptors, no space, no base) makes the pool wait."""
+        try:
+            worker = self._hiring.hire(self)
+        except (LeaseGone, OSError) as error:
+            _log.error("worker.not_started", function=self.function.name, error=f"{type(error).__name__}: {error}")
+            self._failures += 1
+            self._back_off()
+            if not self.alive:
+                self._give_back()
+        else:
+            self.cold_starts += 1
+            self._workers.append(worker)
+
+    def _succeed(self, batch: int) -> None:
+        """Start the successor of a worker that will soon have run its share."""
+        if not self.serving or not self._means.base.is_up:
+            return
+        alive = [worker for worker in self._workers if _lives(worker)]
+        fresh = [worker for worker in alive if not _is_old(worker, batch)]
+        if (
+            len(fresh) < min(len(alive), self.most)
+            and len(self._workers) < 2 * self.most
+            and instant() >= self._not_before
+        ):
+            self._start()
+
+    def _back_off(self) -> None:
+        wait_s = min(BACK_OFF_S * 2 ** (self._failures - 1), BACK_OFF_CAP_S)
+        self._not_before = instant() + wait_s
+        self._wake_in(wait_s + 0.001)
+
+    def _wake_in(self, wait_s: float) -> None:
+        self._timers = {timer for timer in self._timers if not timer.cancelled() and timer.when() > self._loop.time()}
+        self._timers.add(self._loop.call_later(wait_s, self._events.moved))
+
+    def _give_back(self) -> None:
+        if self.waiting:
+            leases = list(self.waiting)
+            self.waiting.clear()
+            self._events.released(leases)
+
+    def _wiped(self, task: asyncio.Task[None]) -> None:
+        self._wipes.discard(task)
+
+
+def _lives(worker: Worker) -> bool:
+    return worker.life.phase in {Phase.STARTING, Phase.READY} and worker.life.why is None
+
+
+def _is_old(worker: Worker, batch: int) -> bool:
+    return worker.handed + 4 * batch >= worker.limit and worker.handed * 2 >= worker.limit
+
+
+def _why_not(departure: Departure) -> tuple[str, str, str]:
+    """Type, message, traceback for a worker that ended without a word."""
+    if departure.why == "startup":
+        return "StartTimeout", "the worker was not ready within 30 s: its module's import does not end", ""
+    return "StartFailed", departure.detail or f"the worker ended before its first job ({departure.cause})", ""

@@ -1,0 +1,285 @@
+"""One node's supervisor: a base, and a feed for every function of the version being served. Composition only.
+
+    metronome --offer(queue)--> feed --claim, settle--> bus
+                                 |  \\-- pools of workers <--fork-- base
+    registry --on_change---------/
+
+Owns every process that runs user code on this node, and every lease the node holds. When it is stopped it gives back
+what it can; when it is killed the base ends every worker, and the bus takes the leases back when they end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Coroutine, Mapping
+
+from echod import log
+from echod.bus import Bus
+from echod.config import Config
+from echod.errors import BusError, Refused
+from echod.model.ids import JobId, NodeId
+from echod.supervisor import vitals
+from echod.supervisor.base import Base
+from echod.supervisor.children import Blocks
+from echod.supervisor.fanout import Fanout
+from echod.supervisor.feed import Feed
+from echod.supervisor.leases import instant
+from echod.supervisor.means import Active, Means, Versions
+from echod.supervisor.scratch import Scratch
+
+_log = log.get("supervisor")
+
+HOUSEKEEP_S = 5.0
+IDLE_S = 60.0
+RETRY_S = 1.0
+HAND_ON_S = 0.5
+LOOK_S = 0.02  # while going down
+RELEASE_WITHIN_S = 5.0
+
+
+class Supervisor:
+    """Runs the jobs of the active version. Made and used inside one running loop, on the main thread."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        registry: Versions,
+        config: Config,
+        *,
+        node: NodeId,
+        level: str,
+        environ: Mapping[str, str] | None = None,
+        cpus: int | None = None,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self.room = asyncio.Event()  # set while has_room()
+        self._bus, self._registry = bus, registry
+        self._loop = asyncio.get_running_loop()
+        self._base = Base(self._base_changed)
+        self._means = Means(
+            bus=bus,
+            registry=registry,
+            base=self._base,
+            claimer=str(node),
+            lease_ms=config.lease_ms,
+            env=config.env,
+            level=level,
+            scratch=Scratch(config.state.absolute() / "tmp", str(node)),
+            cpus=cpus or len(os.sched_getaffinity(0)),
+            idle_s=idle_s,
+            environ=os.environ if environ is None else environ,
+            roll=random.random,
+            blocks=Blocks(bus.reserve),
+            fanout=Fanout(bus, self._spawn),
+            spawn=self._spawn,
+        )
+        self._feeds: dict[str, Feed] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._stopping = asyncio.Event()
+        self._switched = asyncio.Event()
+        self._is_draining = False
+
+    # ---- the node's side ----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until `stop`; then give everything back, which takes a moment. Raises Refused on a machine that cannot.
+
+        `drain` first, to let what runs end.
+        """
+        await asyncio.to_thread(self._means.scratch.open)
+        forget = [
+            self._registry.on_change(self._switched.set),
+            self._bus.on("cancel", self._heard_cancel),
+            self._bus.on("connected", self._look_everywhere),
+        ]
+        self._switched.set()
+        duties = [
+            self._loop.create_task(self._base.run(), name="supervisor-base"),
+            self._loop.create_task(self._follow(), name="supervisor-follow"),
+            self._loop.create_task(self._housekeep(), name="supervisor-housekeep"),
+        ]
+        stopping = self._loop.create_task(self._stopped())
+        ends: set[asyncio.Future[None]] = {stopping, self._failed, *duties}
+        try:
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                ended.result()  # raises what ended it
+        finally:
+            for stop in forget:
+                stop()
+            self._is_draining = True
+            self._update_room()
+            await self.release()
+            self._base.close()
+            for task in (stopping, *duties[1:]):
+                task.cancel()
+            await asyncio.gather(stopping, *duties, return_exceptions=True)
+            await asyncio.gather(*(feed.shut() for feed in self._feeds.values()))
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._failed.cancel()
+            await asyncio.to_thread(self._means.scratch.close)
+
+    def stop(self) -> None:
+        """Let `run` return."""
+        self._stopping.set()
+
+    def offer(self, queue: str) -> None:
+        """The bell rang for this queue. One that this node cannot serve now is handed on."""
+        feed = self._feeds.get(queue)
+        if feed is None or feed.closed:
+            if self._is_draining:
+                self._spawn(self._hand_on(queue))
+            return  # else it waits for a version that has it: a switch looks into every queue
+        feed.offer()
+        if feed.is_full:
+            self._loop.call_later(HAND_ON_S, self._hand_on_if_full, feed)
+
+    def has_room(self) -> bool:
+        """Whether the bell may be listened to: some function could take a job that it does not know of yet."""
+        active = self._registry.active
+        if self._is_draining or active is None or not self._base.is_up:
+            return False
+        return any(not feed.closed and not feed.rung for feed in self._feeds.values())
+
+    async def drain(self, deadline_s: float) -> bool:
+        """Claim nothing more, give back what has not begun, let what runs end. False: some outlasted `deadline_s`."""
+        self._is_draining = True
+        self._update_room()
+        for feed in self._feeds.values():
+            if feed.rung:
+                self._spawn(self._hand_on(feed.queue))
+            feed.close()
+        return await self._until(lambda feed: feed.is_idle, deadline_s)
+
+    async def release(self) -> None:
+        """Give everything back at once: workers are killed, their jobs go back to their lanes."""
+        self._is_draining = True
+        self._update_room()
+        for feed in self._feeds.values():
+            feed.kill()
+        if not await self._until(lambda feed: feed.is_idle, RELEASE_WITHIN_S):
+            _log.warning(
+                "supervisor.left_leases", queues=[feed.queue for feed in self._feeds.values() if not feed.is_settled]
+            )
+
+    def status(self) -> dict[str, object]:
+        """What pages show of this node's workers."""
+        return {
+            "workers": {
+                name: vitals.of(feed.crews)
+                for name, feed in sorted(self._feeds.items())
+                if not feed.closed or not feed.is_idle
+            },
+            "base": self._base.pid,
+            "base_starts": self._base.starts,
+            "draining": self._is_draining,
+            "refused": sum(feed.refused for feed in self._feeds.values()),
+        }
+
+    async def _stopped(self) -> None:
+        await self._stopping.wait()
+
+    # ---- duties -------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Serve what is active, again after each switch."""
+        while True:
+            await self._switched.wait()
+            self._switched.clear()
+            active = self._registry.active
+            if active is None or self._is_draining:
+                continue
+            names = {function.name for function in active.manifest.functions}
+            for name, feed in self._feeds.items():
+                if name not in names:
+                    feed.close()
+            done = await asyncio.gather(*(self._serve(name, active) for name in sorted(names)))
+            self._update_room()
+            if not all(done):
+                self._loop.call_later(RETRY_S, self._switched.set)
+
+    async def _serve(self, name: str, active: Active) -> bool:
+        """Have a function's feed serve the active version. False: try again later."""
+        function = next(each for each in active.manifest.functions if each.name == name)
+        feed = self._feeds.get(name)
+        if feed is None:
+            feed = self._feeds[name] = Feed(name, self._means, self._update_room)
+        was_closed = feed.closed
+        try:
+            await feed.serve(active, function)
+        except (BusError, Refused) as error:
+            _log.warning("function.not_served", function=name, version=active.version, error=str(error))
+            return False
+        if self._is_draining:
+            feed.close()
+        elif was_closed:
+            feed.offer()  # what was rung before we listened
+        return True
+
+    async def _housekeep(self) -> None:
+        """Idle workers go, and feeds of functions that are no more."""
+        while True:
+            await asyncio.sleep(min(HOUSEKEEP_S, self._means.idle_s / 2))
+            now = instant()
+            for name, feed in list(self._feeds.items()):
+                feed.crews.housekeep(now)
+                if feed.closed and feed.is_idle:
+                    del self._feeds[name]
+                    await feed.shut()
+
+    async def _hand_on(self, queue: str) -> None:
+        try:
+            await self._bus.ring(queue)
+        except BusError as error:
+            _log.info("bell.not_handed_on", queue=queue, error=str(error))  # the beat rings again
+
+    async def _until(self, is_done: Callable[[Feed], bool], within_s: float) -> bool:
+        deadline = self._loop.time() + within_s
+        while not all(is_done(feed) for feed in self._feeds.values()):
+            if self._loop.time() >= deadline:
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
+
+    # ---- callbacks ----------------------------------------------------------------------------------------------
+
+    def _base_changed(self) -> None:
+        for feed in self._feeds.values():
+            feed.moved()
+        self._update_room()
+
+    def _hand_on_if_full(self, feed: Feed) -> None:
+        """Another node may have hands for what we heard of and cannot take."""
+        if feed.rung and feed.is_full and not self._is_draining:
+            self._spawn(self._hand_on(feed.queue))
+
+    def _heard_cancel(self, queue: str, job: str) -> None:
+        feed = self._feeds.get(queue)
+        if feed is not None:
+            feed.cancel(JobId(job))
+
+    def _look_everywhere(self, *_: object) -> None:
+        """The connection is back: bells may have rung meanwhile."""
+        for feed in self._feeds.values():
+            feed.offer()
+
+    def _update_room(self) -> None:
+        if self.has_room():
+            self.room.set()
+        else:
+            self.room.clear()
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """A task of ours. A defect in it ends the supervisor, loudly, instead of leaving a queue unserved."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not self._failed.done():
+            self._failed.set_exception(error)

@@ -1,0 +1,292 @@
+"""The handle of one worker: its channel, its output pipe, its process, its clock. What it decides is in life.py.
+
+A worker is gone when nothing of its process tree is left: the base says so (`Exited`), or died. Only then are its
+unanswered jobs accounted for, after everything it wrote before has been read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from echod import log
+from echod.model.ids import WorkerId
+from echod.supervisor.base import Base
+from echod.supervisor.channel import Channel, Fault
+from echod.supervisor.events import Departure, JobEvents, LifeEvents
+from echod.supervisor.leases import Lease, instant
+from echod.supervisor.life import Life, Phase, Why, cause_of
+from echod.supervisor.pipe import Pipe
+from echofn import frames
+
+_log = log.get("supervisor")
+
+START_WITHIN_S = 30.0
+HUNG_UP_S = 0.3  # between the end of its channel and its exit; longer, and it closed the channel itself
+GONE_WITHIN_S = 5.0  # between its exit, or our kill, and the base's word that nothing is left
+SETTLE_DOWN_S = 0.05  # after a Stop: a worker still in the same job by then has not begun another
+
+
+class Worker:
+    """One forked process. Made by its pool; `start` may raise OSError."""
+
+    def __init__(
+        self,
+        worker_id: WorkerId,
+        base: Base,
+        jobs: JobEvents,
+        owner: LifeEvents,
+        *,
+        folder: Path,
+        limit: int,
+        memory_bytes: int,
+    ) -> None:
+        self.id = worker_id
+        self.life: Life[Lease] = Life()
+        self.pid: int | None = None
+        self.folder = folder
+        self.limit = limit  # jobs after which it is replaced
+        self.handed = 0  # jobs ever given to it
+        self.was_stopped = False
+        self.charged_cpu_us = 0  # reported by its runs so far
+        self.idle_since = instant()
+        self._base, self._jobs, self._owner = base, jobs, owner
+        self._memory_bytes = memory_bytes
+        self._loop = asyncio.get_running_loop()
+        self._number = 0
+        self._pidfd = -1
+        self._pipe: Pipe | None = None
+        self._channel: Channel | None = None
+        self._was_ready = False
+        self._process_gone = False
+        self._failed: frames.Failed | None = None
+        self._detail = ""
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._waits: list[asyncio.TimerHandle] = []
+        self._given_up: asyncio.TimerHandle | None = None
+
+    @property
+    def spent(self) -> bool:
+        """It gets no more jobs."""
+        return self.handed >= self.limit
+
+    def start(self, order: Callable[[int], frames.Spawn]) -> None:
+        """Have it forked. Raises OSError when there are no descriptors left or no base."""
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            reading, writing = os.pipe2(os.O_CLOEXEC)
+            undo.callback(os.close, reading)
+            try:
+                self._number = self._base.spawn(self, order, (theirs.fileno(), writing))
+            finally:
+                os.close(writing)
+            undo.pop_all()
+        self._pipe = Pipe(reading, self._spilled)
+        self._channel = Channel(ours, self._heard, self._broke, self._hung_up)
+        self._timer = self._loop.call_later(START_WITHIN_S, lambda: self.kill("startup"))
+
+    # ---- orders -------------------------------------------------------------------------------------------------
+
+    def hand(self, leases: Sequence[Lease], run: frames.Run) -> None:
+        """Give it the jobs of one frame."""
+        assert self._channel is not None
+        self.life.hand(leases)
+        self.handed += len(leases)
+        self._channel.send(run)
+
+    def stop(self) -> None:
+        """Let it finish what has begun and exit; what it has not begun comes back through `withdrawn`."""
+        if self.life.phase is Phase.STARTING:
+            self.kill("released")
+        if self.life.phase is not Phase.READY or self._channel is None:
+            return
+        self.life.stop()
+        self.was_stopped = True
+        self._channel.send(frames.Stop())
+        if self.life.unbegun:
+            self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, self.life.current))
+
+    def kill(self, why: Why) -> None:
+        """End it and all its descendants now."""
+        if self.life.kill(why):
+            _log.info("worker.killed", worker=self.id, pid=self.pid, why=why)
+            self._slay()
+            self._expect_gone()
+
+    # ---- what the base says -------------------------------------------------------------------------------------
+
+    def spawned(self, pid: int, pidfd: int) -> None:
+        self.pid, self._pidfd = pid, pidfd
+        self._loop.add_reader(pidfd, self._process_ended)
+        if self.life.why is not None:
+            self._slay()
+
+    def exited(self, exited: frames.Exited | None) -> None:
+        if self.life.phase is Phase.GONE:
+            return
+        if exited is None:
+            self.life.kill("base")
+        if self._channel is not None:
+            self._channel.drain()
+        if self._pipe is not None:
+            self._pipe.drain()
+        begun, unbegun = self.life.gone()
+        peak = exited.peak_bytes if exited else 0
+        cause = cause_of(
+            exited.status if exited else None, why=self.life.why, peak_bytes=peak, memory_bytes=self._memory_bytes
+        )
+        self._close()
+        self._owner.gone(
+            self,
+            Departure(
+                begun=begun,
+                unbegun=tuple(unbegun),
+                was_ready=self._was_ready,
+                failed=self._failed,
+                why=self.life.why,
+                cause=cause,
+                detail=self._detail,
+                cpu_us=max(exited.cpu_us - self.charged_cpu_us, 0) if exited else 0,
+                peak_bytes=peak,
+            ),
+        )
+
+    # ---- what the worker says -----------------------------------------------------------------------------------
+
+    def _heard(self, found: list[frames.FromWorker]) -> None:
+        life, jobs = self.life, self._jobs
+        has_drained = False
+        try:
+            for frame in found:
+                match frame:
+                    case frames.Ended():
+                        if not has_drained and self._pipe is not None:
+                            has_drained = True
+                            self._pipe.drain()  # what it wrote past Python came before its answer
+                        lease = life.answered(frame.index)
+                        self.charged_cpu_us += max(frame.cpu_us, 0)
+                        jobs.answered(self, lease, frame)
+                    case frames.Begun():
+                        lease = life.begun(frame.index)
+                        lease.begun = instant()
+                        self._arm(lease)
+                        jobs.began(self, lease)
+                    case frames.Output():
+                        jobs.wrote(self, life.running(frame.index), frame)
+                    case frames.Progress():
+                        jobs.progressed(self, life.running(frame.index), frame)
+                    case frames.Ready():
+                        life.became_ready()
+                        self._became_ready()
+                    case frames.Failed():
+                        life.failed()
+                        self._failed = frame
+        except Fault as fault:
+            self._broke(fault)
+        if not life.held:
+            self.idle_since = instant()
+
+    def _became_ready(self) -> None:
+        self._was_ready = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._owner.ready(self)
+
+    def _broke(self, fault: Fault) -> None:
+        """It broke the protocol: nothing more of it is believed."""
+        if self.life.phase is Phase.GONE:
+            return
+        if self.life.why is None:
+            self._detail = str(fault)
+            _log.warning("worker.broke_protocol", worker=self.id, pid=self.pid, detail=self._detail)
+        if self._channel is not None:
+            self._channel.close()
+        self.kill("protocol")
+
+    def _hung_up(self) -> None:
+        """Its end of the channel is closed: by its exit, which the base will tell, or by the handler's own hand."""
+        if self.life.phase is not Phase.GONE and not self._process_gone:
+            self._waits.append(self._loop.call_later(HUNG_UP_S, self._broke, Fault("the worker closed its channel")))
+
+    def _process_ended(self) -> None:
+        """The process is gone; the base follows with the status once its tree is."""
+        self._loop.remove_reader(self._pidfd)
+        self._process_gone = True
+        for wait in self._waits:
+            wait.cancel()
+        self._expect_gone()
+
+    # ---- time and end -------------------------------------------------------------------------------------------
+
+    def _arm(self, lease: Lease) -> None:
+        """One timer serves all its jobs: it is moved when it fires too early, not with every job."""
+        self._deadline = self._loop.time() + lease.function.policy.timeout_ms / 1000
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._deadline, self._overdue)
+        elif self._timer.when() > self._deadline:
+            self._timer.cancel()
+            self._timer = self._loop.call_at(self._deadline, self._overdue)
+
+    def _overdue(self) -> None:
+        self._timer = None
+        if self._channel is not None and self.life.phase is not Phase.GONE:
+            self._channel.read()  # an answer that has arrived counts
+        if self.life.current is None:
+            return
+        if self._loop.time() < self._deadline - 0.001:
+            self._timer = self._loop.call_at(self._deadline, self._overdue)
+        else:
+            self.kill("timeout")
+
+    def _withdraw(self, was_running: Lease | None) -> None:
+        """The Stop has long been in its channel. Nothing new has begun since: what it has not begun, it never will."""
+        if self.life.phase is not Phase.STOPPING or self._channel is None:
+            return
+        self._channel.read()
+        if self.life.phase is not Phase.STOPPING or not self.life.unbegun:
+            return
+        if self.life.current is not was_running:
+            self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, self.life.current))
+        else:
+            self._owner.withdrawn(self, self.life.withdraw())
+
+    def _spilled(self, data: bytes) -> None:
+        if self.life.current is not None:
+            self._jobs.spilled(self, self.life.current, data)
+
+    def _expect_gone(self) -> None:
+        if self._given_up is None:
+            self._given_up = self._loop.call_later(GONE_WITHIN_S, self._give_up)
+
+    def _give_up(self) -> None:
+        """The base does not do its duty. Without it nobody can promise that a kill means dead."""
+        self._base.suspect()
+
+    def _slay(self) -> None:
+        if self._pidfd >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._base.kill(self._number)
+
+    def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for wait in (*self._waits, self._given_up):
+            if wait is not None:
+                wait.cancel()
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        if self._channel is not None:
+            self._channel.close()

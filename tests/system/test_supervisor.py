@@ -1,0 +1,830 @@
+"""The supervisor with a real bus, base and workers: what becomes of jobs, whatever happens to those who run them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from echod.model.job import NO_LANE
+from echofn.manifest import Constant, Function
+from unit.supervisor import rig as rigs
+from unit.supervisor.rig import Rig, function
+from valkey import Server
+
+SOURCE = """
+import ctypes, logging, os, signal, subprocess, sys, threading, time
+from echofn import Cancel, Fail, Retry, Snooze
+
+served = 0
+
+def act(payload, ctx):
+    global served
+    served += 1
+    do = payload["do"]
+    if do == "return": return payload["value"]
+    if do == "pid": return [os.getpid(), served]
+    if do == "attempt": return [ctx.attempt, ctx.last_attempt, ctx.fence, ctx.lane]
+    if do == "raise": raise ValueError("not today")
+    if do == "raise once":
+        if ctx.attempt == 1: raise ValueError("not yet")
+        return ctx.attempt
+    if do == "fail": raise Fail("never")
+    if do == "retry": raise Retry(after="10ms")
+    if do == "snooze once":
+        if ctx.fence == 1: raise Snooze("10ms")
+        return [ctx.attempt, ctx.fence]
+    if do == "cancel": raise Cancel("no need")
+    if do == "sleep":
+        time.sleep(payload["s"])
+        return ctx.attempt
+    if do == "mark":
+        open(payload["file"], "a").write(f"{ctx.job_id} {ctx.fence} {os.getpid()}\\n")
+        time.sleep(payload.get("s", 0))
+        return ctx.attempt
+    if do == "allocate":
+        if ctx.attempt == 1: bytearray(1 << 30)
+        return os.getpid()
+    if do == "litter":
+        os.makedirs("a/b"); open("a/b/file", "w").close(); os.symlink("/etc", "a/link"); os.chmod("a", 0)
+        for _ in range(1200):
+            os.mkdir("d"); os.chdir("d")
+        return os.environ["HOME"]
+    if do == "hang":
+        while True: pass
+    if do == "hang deaf":
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM): signal.signal(number, signal.SIG_IGN)
+        daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        open(payload["file"], "w").write(f"{os.getpid()} {daemon.pid}")
+        while True:
+            try: time.sleep(1)
+            except BaseException: pass
+    if do == "print":
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+        logging.getLogger("shop").warning("logged %s", 1)
+        ctx.log.info("by ctx")
+        return None
+    if do == "write":
+        os.write(1, b"past python\\nand no end")
+        return None
+    if do == "flood":
+        for n in range(payload["lines"]): print("x" * 1000)
+        return None
+    if do == "progress":
+        ctx.progress(0.5, "half")
+        open(payload["file"], "w").close()
+        time.sleep(1)
+        return None
+    if ctx.attempt > payload.get("times", 1): return ctx.attempt
+    if do == "abort": os.abort()
+    if do == "segv": ctypes.string_at(0)
+    if do == "exit": os._exit(payload["code"])
+    if do == "kill": os.kill(os.getpid(), signal.SIGKILL)
+    if do == "close":
+        os.closerange(3, 100)
+        time.sleep(30)
+    raise AssertionError(do)
+
+def spread(payload, ctx):
+    ids = [ctx.enqueue("jobs.act", {"do": "return", "value": n}) for n in range(payload["count"])]
+    if payload.get("fail"): raise ValueError("after enqueue")
+    if payload.get("unknown"): ctx.enqueue("jobs.nowhere", 1)
+    return ids
+"""
+
+Make = Callable[..., AbstractAsyncContextManager[Rig]]
+
+
+@pytest.fixture
+def make(server: Server, tmp_path: Path) -> Make:
+    def make(*functions: Function, source: str = SOURCE, **options: Any) -> AbstractAsyncContextManager[Rig]:
+        return rigs.rig(server.address, tmp_path, source, functions or (function("act"),), **options)
+
+    return make
+
+
+@pytest.fixture
+async def node(make: Make) -> AsyncIterator[Rig]:
+    """A node that serves `act` and `spread` with a timeout of 1 s."""
+    async with make(function("act", timeout_ms=1_000), function("spread")) as made:
+        yield made
+
+
+def result_of(job: Any) -> Any:
+    return msgspec.msgpack.decode(job.result)
+
+
+# ---- verdicts -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_result_comes_back_with_its_bill(node: Rig) -> None:
+    job = await node.ended("act", await node.mint("act", {"do": "return", "value": {"n": [1, "ü"]}}))
+    assert (job.state, result_of(job), job.failures, job.attempts) == ("done", {"n": [1, "ü"]}, 0, 1)
+    [run] = job.history
+    assert run.outcome == "done"
+    assert run.worker.startswith("WRK")
+    assert run.version == rigs.VERSION
+    assert run.cold
+    assert run.peak_bytes > 1_000_000
+    assert job.minted_ms <= run.started_ms <= run.ended_ms
+
+
+async def test_a_worker_is_kept_warm(node: Rig) -> None:
+    runs = [result_of(await node.ended("act", await node.mint("act", {"do": "pid"}))) for _ in range(5)]
+    assert [count for _, count in runs] == [1, 2, 3, 4, 5]
+    assert len({pid for pid, _ in runs}) == 1
+
+
+async def test_an_error_is_retried_and_told(node: Rig) -> None:
+    job = await node.ended("act", await node.mint("act", {"do": "raise once"}))
+    assert (job.state, result_of(job), job.failures) == ("done", 2, 1)
+    assert [run.outcome for run in job.history] == ["retry", "done"]
+
+
+async def test_retries_run_out_at_exactly_their_number(make: Make) -> None:
+    async with make(function("act", retries=2)) as node:
+        job = await node.ended("act", await node.mint("act", {"do": "raise"}))
+        assert (job.state, job.failures, len(job.history)) == ("dead", 3, 3)
+        assert job.error is not None
+        assert (job.error.type, job.error.message, job.error.cause) == ("ValueError", "not today", "error")
+        assert "jobs.py" in job.error.traceback
+
+
+@pytest.mark.parametrize(
+    ("do", "state", "failures", "runs"),
+    [("fail", "dead", 1, 1), ("cancel", "cancelled", 0, 1), ("snooze once", "done", 0, 2), ("retry", "dead", 4, 4)],
+)
+async def test_verdicts_end_as_they_say(node: Rig, do: str, state: str, failures: int, runs: int) -> None:
+    job = await node.ended("act", await node.mint("act", {"do": do}))
+    assert (job.state, job.failures, len(job.history)) == (state, failures, runs)
+
+
+async def test_the_context_counts_charged_runs_and_claims(node: Rig) -> None:
+    job = await node.ended("act", await node.mint("act", {"do": "attempt"}, lane="north"))
+    assert result_of(job) == [1, False, 1, "north"]
+
+
+async def test_a_job_for_a_version_that_is_gone_is_dead(node: Rig) -> None:
+    job = await node.ended("act", await node.mint("act", {"do": "pid"}, version="DEP0000000gone"))
+    assert job.state == "dead"
+    assert job.error is not None
+    assert "DEP0000000gone" in job.error.message
+
+
+# ---- crashes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payload", "cause"),
+    [
+        ({"do": "abort"}, "signal:ABRT"),
+        ({"do": "segv"}, "signal:SEGV"),
+        ({"do": "exit", "code": 0}, "exit:0"),
+        ({"do": "exit", "code": 3}, "exit:3"),
+        ({"do": "kill"}, "signal:KILL"),
+        ({"do": "close"}, "protocol"),
+    ],
+)
+async def test_a_crash_is_charged_with_its_cause_and_run_again(node: Rig, payload: dict[str, Any], cause: str) -> None:
+    job = await node.ended("act", await node.mint("act", payload), within_s=5)
+    assert (job.state, job.failures, result_of(job)) == ("done", 1, 2)
+    assert [run.cause for run in job.history] == [cause, ""]
+    assert job.history[1].started_ms - job.history[0].ended_ms < 1_000
+
+
+async def test_poison_reaches_the_morgue_at_exactly_its_limit(make: Make, tmp_path: Path) -> None:
+    async with make(function("act", retries=2)) as node:
+        job = await node.ended("act", await node.mint("act", {"do": "exit", "code": 0, "times": 100}))
+        assert (job.state, job.failures, job.attempts) == ("dead", 3, 3)
+        assert job.error is not None
+        assert job.error.cause == "exit:0"
+
+
+async def test_neighbours_of_a_crash_are_not_charged(make: Make) -> None:
+    async with make(function("act", workers_max=1)) as node:
+        # First the pace is learned, so that many are handed over at once.
+        await node.all_ended("act", await node.mint_many("act", [{"do": "return", "value": 0}] * 20))
+        payloads = [{"do": "abort"} if n == 5 else {"do": "return", "value": n} for n in range(40)]
+        jobs = await node.all_ended("act", await node.mint_many("act", payloads))
+        assert [job.failures for job in jobs] == [int(n == 5) for n in range(40)]
+        assert {job.state for job in jobs} == {"done"}
+
+
+async def test_a_crash_waits_for_its_backoff(make: Make) -> None:
+    async with make(function("act", backoff=Constant(700))) as node:
+        job = await node.ended("act", await node.mint("act", {"do": "abort"}))
+        assert job.history[1].started_ms - job.history[0].ended_ms >= 700
+
+
+async def test_a_worker_killed_by_hand_in_mid_run_costs_one_charge_and_less_than_a_second(node: Rig) -> None:
+    job_id = await node.mint("act", {"do": "sleep", "s": 0.3})
+    pid = await node.running_job("act", job_id)
+    os.kill(pid, signal.SIGKILL)
+    job = await node.ended("act", job_id)
+    assert (job.state, job.failures, job.history[0].cause) == ("done", 1, "signal:KILL")
+    assert job.history[1].started_ms - job.history[0].ended_ms < 1_000
+
+
+async def test_an_idle_worker_that_dies_is_replaced_and_nobody_pays(node: Rig) -> None:
+    await node.ended("act", await node.mint("act", {"do": "pid"}))
+    [pid] = node.workers("act")["pids"]
+    os.kill(pid, signal.SIGKILL)
+    await node.until(lambda: pid not in node.workers("act")["pids"])
+    job = await node.ended("act", await node.mint("act", {"do": "pid"}))
+    assert (job.state, job.failures) == ("done", 0)
+
+
+async def test_the_base_dies_and_everything_goes_on(node: Rig) -> None:
+    job_id = await node.mint("act", {"do": "sleep", "s": 0.5})
+    await node.running_job("act", job_id)
+    os.kill(int(str(node.supervisor.status()["base"])), signal.SIGKILL)
+    job = await node.ended("act", job_id)
+    assert (job.state, job.failures, job.history[0].cause) == ("done", 1, "lost")
+    assert node.supervisor.status()["base_starts"] == 2
+
+
+async def test_memory_past_its_limit_is_named_and_the_worker_replaced(make: Make) -> None:
+    async with make(function("act", memory_bytes=256 * 1024 * 1024)) as node:
+        pid = result_of(await node.ended("act", await node.mint("act", {"do": "pid"})))[0]
+        job = await node.ended("act", await node.mint("act", {"do": "allocate"}))
+        assert (job.state, job.failures, job.history[0].cause) == ("done", 1, "memory")
+        assert result_of(job) != pid
+
+
+async def test_what_a_worker_wrote_is_wiped_with_it(make: Make) -> None:
+    async with make(function("act", recycle_jobs=1)) as node:
+        job = await node.ended("act", await node.mint("act", {"do": "litter"}))
+        home = Path(result_of(job))
+        assert home.is_relative_to(node.state / "tmp")
+        await node.until(lambda: not home.exists())
+
+
+async def test_a_base_that_does_not_answer_is_replaced(make: Make) -> None:
+    async with make(function("act", timeout_ms=300)) as node:
+        await node.ended("act", await node.mint("act", {"do": "pid"}))
+        base = int(str(node.supervisor.status()["base"]))
+        job_id = await node.mint("act", {"do": "sleep", "s": 0.6})
+        [pid] = node.workers("act")["pids"]
+        os.kill(base, signal.SIGSTOP)
+        await node.until(lambda: _charged(node, job_id), within_s=15)
+        assert (await node.job("act", job_id)).history[0].cause == "timeout"
+        assert node.supervisor.status()["base"] != base
+        assert _alive([str(base), str(pid)]) == []
+        assert (await node.ended("act", await node.mint("act", {"do": "pid"}))).state == "done"
+
+
+# ---- timeouts -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_hang_ends_at_its_timeout(make: Make) -> None:
+    async with make(function("act", timeout_ms=300, retries=0)) as node:
+        job = await node.ended("act", await node.mint("act", {"do": "hang"}))
+        assert (job.state, job.error and job.error.cause) == ("dead", "timeout")
+        assert 300 <= job.history[0].ended_ms - job.history[0].started_ms < 2_000
+        assert job.history[0].cpu_us > 50_000  # it paid for what it burnt
+
+
+async def test_after_a_timeout_no_process_of_the_run_is_left(make: Make, tmp_path: Path) -> None:
+    async with make(function("act", timeout_ms=800, retries=0)) as node:
+        job = await node.ended("act", await node.mint("act", {"do": "hang deaf", "file": str(tmp_path / "pids")}))
+        assert (job.error and job.error.cause) == "timeout"
+        pids = (tmp_path / "pids").read_text().split()
+        assert len(pids) == 2
+        assert _alive(pids) == []
+
+
+async def test_timeouts_leave_nothing_behind(make: Make) -> None:
+    async with make(function("act", timeout_ms=50, retries=0), cpus=2, idle_s=0.2) as node:
+        await node.all_ended("act", await node.mint_many("act", [{"do": "hang"}] * 2))
+        await node.until(lambda: node.workers("act")["count"] == 0)
+        before = _descriptors()
+        await node.all_ended("act", await node.mint_many("act", [{"do": "hang"}] * 30))
+        await node.until(lambda: node.workers("act")["count"] == 0)
+        await node.until(lambda: _descriptors() <= before)
+        assert not list((node.state / "tmp").glob("*/*"))
+        assert _zombies_below(int(str(node.supervisor.status()["base"]))) == 0
+
+
+def _alive(pids: Sequence[str]) -> list[str]:
+    """Which of them still run; the dead whom nobody has buried yet do not."""
+    alive = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                alive.append(pid)
+    return alive
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _zombies_below(base: int) -> int:
+    zombies = 0
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            zombies += int(entry.name) > 0 and state == "Z" and int(parent) == base
+    return zombies
+
+
+# ---- several nodes --------------------------------------------------------------------------------------------
+
+
+async def test_a_job_that_one_node_has_no_hands_for_is_run_by_another(server: Server, tmp_path: Path) -> None:
+    functions = [function("act", timeout_ms=30_000), function("spread")]
+    one = rigs.rig(server.address, tmp_path / "1", SOURCE, functions, cpus=1)
+    two = rigs.rig(server.address, tmp_path / "2", SOURCE, functions, cpus=1, node="NOD00000000002")
+    async with one as first, two:
+        started = time.monotonic()
+        slow = [await first.mint("act", {"do": "sleep", "s": 2.0}) for _ in range(2)]
+        jobs = await first.all_ended("act", slow)
+        assert time.monotonic() - started < 3.8  # side by side, not one after the other
+        assert len({job.history[0].worker for job in jobs}) == 2
+
+
+async def test_a_node_that_stops_in_mid_run_loses_and_charges_nothing(server: Server, tmp_path: Path) -> None:
+    functions = [function("act")]
+    jobs = []
+    for n in range(4):
+        node = rigs.rig(server.address, tmp_path / str(n), SOURCE, functions, node=f"NOD0000000000{n}")
+        async with node as running:
+            jobs += await running.mint_many("act", [{"do": "sleep", "s": 0.002}] * 100)
+            await running.until(lambda running=running, job=jobs[n * 60]: _all_done(running, [job]))
+    async with rigs.rig(server.address, tmp_path / "last", SOURCE, functions) as running:
+        await running.until(lambda: _all_done(running, jobs), within_s=20)
+        assert {(await running.job("act", job)).failures for job in jobs} == {0}
+
+
+# ---- fetch-ahead, recycling, failed starts ------------------------------------------------------------------------
+
+
+async def test_what_waits_behind_a_slow_job_is_run_by_others(make: Make) -> None:
+    async with make(function("act", timeout_ms=30_000), cpus=2) as node:
+        await node.all_ended("act", await node.mint_many("act", [{"do": "return", "value": 0}] * 30))
+        slow = await node.mint("act", {"do": "sleep", "s": 4})
+        quick = await node.mint_many("act", [{"do": "return", "value": n} for n in range(10)])
+        jobs = await node.all_ended("act", quick, within_s=3)
+        assert {(job.state, job.failures) for job in jobs} == {("done", 0)}
+        assert (await node.job("act", slow)).state == "active"
+
+
+async def test_a_worker_is_replaced_after_its_share(make: Make) -> None:
+    async with make(function("act", recycle_jobs=10, workers_max=1)) as node:
+        jobs = await node.all_ended("act", await node.mint_many("act", [{"do": "pid"}] * 60))
+        shares: dict[int, int] = {}
+        for job in jobs:
+            pid, count = result_of(job)
+            shares[pid] = max(shares.get(pid, 0), count)
+        assert all(count <= 12 for count in shares.values())
+        assert len(shares) >= 5
+        assert sum(job.failures for job in jobs) == 0
+
+
+BROKEN = {
+    "raises": "raise RuntimeError('no database')",
+    "exits": "import os; os._exit(7)",
+    "sys.exit": "import sys; sys.exit(0)",
+    "segfaults": "import ctypes; ctypes.string_at(0)",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+async def test_a_module_that_does_not_import_costs_retries_and_no_fork_storm(make: Make, how: str) -> None:
+    async with make(function("act", retries=1), source=BROKEN[how]) as node:
+        job = await node.ended("act", await node.mint("act", {"do": "pid"}))
+        assert (job.state, job.failures) == ("dead", 2)
+        assert job.error is not None
+        if how == "raises":
+            assert (job.error.type, job.error.message) == ("RuntimeError", "no database")
+        causes = {"raises": "error", "exits": "exit:7", "sys.exit": "error", "segfaults": "signal:SEGV"}
+        assert job.error.cause == causes[how]
+        assert node.workers("act")["cold_starts"] <= 3
+
+
+async def test_a_worker_that_dies_right_after_its_start_does_not_loop_for_ever(make: Make) -> None:
+    source = (
+        "import os, threading\nthreading.Timer(0.0, lambda: os._exit(9)).start()\nimport time; time.sleep(0.0)\n"
+        + SOURCE
+    )
+    async with make(function("act", retries=0), source=source) as node:
+        job = await node.ended("act", await node.mint("act", {"do": "sleep", "s": 1}), within_s=15)
+        assert job.state == "dead"
+
+
+async def test_idle_workers_go(make: Make) -> None:
+    async with make(idle_s=0.2) as node:
+        await node.ended("act", await node.mint("act", {"do": "pid"}))
+        await node.until(lambda: node.workers("act")["count"] == 0)
+        job = await node.ended("act", await node.mint("act", {"do": "pid"}))
+        assert job.state == "done"
+
+
+async def test_the_minimum_of_workers_is_ready_before_any_job(make: Make) -> None:
+    async with make(function("act", workers_min=2, workers_max=3)) as node:
+        await node.until(lambda: node.workers("act").get("ready") == 2)
+        job = await node.ended("act", await node.mint("act", {"do": "pid"}))
+        assert job.state == "done"
+
+
+# ---- versions -----------------------------------------------------------------------------------------------------
+
+
+def _version(text: str) -> str:
+    return f'''
+import time
+def act(payload, ctx):
+    time.sleep(payload["s"])
+    return "{text}"
+'''
+
+
+async def test_a_running_job_ends_on_its_code_and_the_next_runs_on_the_new(make: Make) -> None:
+    async with make(function("act", timeout_ms=30_000), source=_version("old"), cpus=1) as node:
+        running = await node.mint("act", {"s": 1.0})
+        await node.running_job("act", running)
+        node.shelf.activate(node.shelf.put("DEP00000000002", _version("new"), [function("act")]))
+        started = time.monotonic()
+        fresh = await node.ended("act", await node.mint("act", {"s": 0}))
+        assert result_of(fresh) == "new"
+        assert time.monotonic() - started < 0.9  # it did not wait for the old one
+        assert (await node.job("act", running)).state == "active"
+        old = await node.ended("act", running)
+        assert (result_of(old), old.failures, old.version) == ("old", 0, rigs.VERSION)
+        await node.until(lambda: node.workers("act")["count"] == 1)
+
+
+async def test_a_switch_under_load_loses_and_charges_nothing(make: Make) -> None:
+    async with make(function("act"), source=_version("0")) as node:
+        jobs = await node.mint_many("act", [{"s": 0.002}] * 600)
+        for n in range(1, 5):
+            await node.ended("act", jobs[n * 60])
+            node.shelf.activate(node.shelf.put(f"DEP0000000000{n}", _version(str(n)), [function("act")]))
+        done = await node.all_ended("act", jobs)
+        assert {job.state for job in done} == {"done"}
+        assert sum(job.failures for job in done) == 0
+        seen = [result_of(job) for job in done]
+        assert len(set(seen)) >= 3
+        assert seen[-1] == "4"
+
+
+async def test_a_pinned_job_runs_on_its_version(make: Make) -> None:
+    async with make(function("act"), source=_version("old")) as node:
+        node.shelf.activate(node.shelf.put("DEP00000000002", _version("new"), [function("act")]))
+        await node.ended("act", await node.mint("act", {"s": 0}))
+        pinned = await node.ended("act", await node.mint("act", {"s": 0}, version=rigs.VERSION))
+        assert (result_of(pinned), pinned.version) == ("old", rigs.VERSION)
+        assert result_of(await node.ended("act", await node.mint("act", {"s": 0}))) == "new"
+
+
+async def test_jobs_of_a_function_that_is_gone_wait_until_it_is_back(make: Make) -> None:
+    async with make(function("act"), function("spread")) as node:
+        await node.ended("act", await node.mint("act", {"do": "pid"}))
+        node.shelf.activate(node.shelf.put("DEP00000000002", SOURCE, [function("spread")]))
+        await node.until(lambda: node.workers("act")["count"] == 0)
+        orphan = await node.mint("act", {"do": "pid"})
+        await node.ended("spread", await node.mint("spread", {"count": 0}))
+        assert (await node.job("act", orphan)).state == "pending"
+        node.shelf.activate(node.shelf.put("DEP00000000003", SOURCE, [function("act"), function("spread")]))
+        assert (await node.ended("act", orphan)).state == "done"
+
+
+# ---- cancel, pause, leases ----------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_run_is_stopped_after_its_grace(make: Make) -> None:
+    async with make(function("act", timeout_ms=60_000, grace_ms=200)) as node:
+        job_id = await node.mint("act", {"do": "hang"})
+        await node.running_job("act", job_id)
+        assert await node.outside.cancel("jobs.act", job_id) == "cancelling"
+        job = await node.ended("act", job_id, within_s=5)
+        assert (job.state, job.failures) == ("cancelled", 0)
+
+
+async def test_a_result_that_comes_before_the_stop_stands(make: Make) -> None:
+    async with make(function("act", grace_ms=10_000)) as node:
+        job_id = await node.mint("act", {"do": "sleep", "s": 0.5})
+        await node.running_job("act", job_id)
+        await node.outside.cancel("jobs.act", job_id)
+        job = await node.ended("act", job_id)
+        assert (job.state, result_of(job)) == ("done", 1)
+
+
+async def test_a_long_job_outlives_its_lease_many_times(make: Make, tmp_path: Path) -> None:
+    async with make(function("act", timeout_ms=60_000), lease_ms=1_000) as node:
+        log = tmp_path / "starts"
+        job = await node.ended("act", await node.mint("act", {"do": "mark", "file": str(log), "s": 3.5}))
+        assert (job.state, job.failures, job.attempts) == ("done", 0, 1)
+        assert len(log.read_text().splitlines()) == 1
+
+
+async def test_begun_runs_are_marked_within_a_second(make: Make, server: Server) -> None:
+    async with make(function("act", timeout_ms=60_000)) as node:
+        job_id = await node.mint("act", {"do": "sleep", "s": 2})
+        await node.running_job("act", job_id)
+        row = f"emq:{{jobs.act}}:job:{job_id}"
+        await node.until(lambda: server.command("HGET", row, "b"), within_s=1.0)
+
+
+async def test_ten_thousand_quick_jobs_raise_no_alarm(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    async with make(function("act", recycle_jobs=100_000), lease_ms=1_000) as node:
+        jobs = await node.mint_many("act", [{"do": "return", "value": None}] * 10_000)
+        await node.all_ended("act", jobs, within_s=60)
+        assert node.supervisor.status()["refused"] == 0
+    out, err = capfd.readouterr()
+    assert "lease." not in out + err
+    assert "settle." not in out + err
+
+
+async def test_paused_means_none_starts(node: Rig) -> None:
+    await node.ended("act", await node.mint("act", {"do": "pid"}))
+    await node.outside.pause("jobs.act")
+    job = await node.mint("act", {"do": "pid"})
+    await node.ended("spread", await node.mint("spread", {"count": 0}))  # others run on
+    assert (await node.job("act", job)).state == "pending"
+    await node.outside.resume("jobs.act")
+    assert (await node.ended("act", job)).state == "done"
+
+
+async def test_without_a_node_number_jobs_wait_and_the_bus_is_left_alone(node: Rig, server: Server) -> None:
+    await node.ended("act", await node.mint("act", {"do": "pid"}))
+    node.bus.ids.drop()  # as after a pause longer than the node's lease
+    job_id = await node.mint("act", {"do": "pid"})
+    await node.until(lambda: _in_state(node, job_id, "active"))
+    before = _settles(server)
+    await asyncio.sleep(0.3)  # what must not happen can only be waited for
+    assert _settles(server) - before < 10
+    await node.bus.join("NOD00000000001")  # type: ignore[arg-type]
+    job = await node.ended("act", job_id)
+    assert (job.state, job.failures) == ("done", 0)
+
+
+async def _in_state(node: Rig, job_id: str, state: str) -> bool:
+    return (await node.job("act", job_id)).state == state
+
+
+def _settles(server: Server) -> int:
+    """How often jobs were taken out of the active set."""
+    text = bytes(server.command("INFO", "commandstats")).decode()  # type: ignore[arg-type]
+    found = [line for line in text.splitlines() if line.startswith("cmdstat_zrem:")]
+    return int(found[0].split("calls=")[1].split(",")[0]) if found else 0
+
+
+# ---- drain --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_drain_lets_runs_end_and_gives_back_the_rest(make: Make) -> None:
+    async with make(function("act", timeout_ms=30_000), cpus=1) as node:
+        await node.all_ended("act", await node.mint_many("act", [{"do": "return", "value": 0}] * 30))
+        first = await node.mint("act", {"do": "sleep", "s": 0.4})
+        rest = await node.mint_many("act", [{"do": "return", "value": n} for n in range(5)])
+        await node.running_job("act", first)
+        assert await node.supervisor.drain(5.0)
+        assert (await node.job("act", first)).state == "done"
+        for job_id in rest:
+            job = await node.job("act", job_id)
+            assert (job.state, job.failures) in {("pending", 0), ("done", 0)}
+        assert not node.supervisor.has_room()
+        assert node.workers("act")["count"] == 0
+
+
+async def test_a_drain_ends_at_its_deadline_and_a_release_gives_everything_back(make: Make) -> None:
+    async with make(function("act", timeout_ms=30_000)) as node:
+        job_id = await node.mint("act", {"do": "hang"})
+        await node.running_job("act", job_id)
+        assert not await node.supervisor.drain(0.2)
+        started = time.monotonic()
+        await node.supervisor.release()
+        assert time.monotonic() - started < 1.0
+        job = await node.job("act", job_id)
+        assert (job.state, job.failures) == ("pending", 0)  # we stopped it: it is not charged
+
+
+async def test_jobs_that_end_during_a_drain_run_once(make: Make, tmp_path: Path) -> None:
+    log = tmp_path / "starts"
+    async with make(function("act"), cpus=2) as node:
+        jobs = await node.mint_many("act", [{"do": "mark", "file": str(log), "s": 0.002}] * 200)
+        await node.ended("act", jobs[50])
+        assert await node.supervisor.drain(5.0)
+    async with make(function("act"), cpus=2) as node:
+        await node.until(lambda: _all_done(node, jobs), within_s=20)
+    starts = [line.split()[0] for line in log.read_text().splitlines()]
+    assert sorted(starts) == sorted(jobs)
+
+
+async def _all_done(node: Rig, jobs: list[Any]) -> bool:
+    return all([(await node.job("act", job)).state == "done" for job in jobs])
+
+
+# ---- the bus goes, the node freezes -------------------------------------------------------------------------------
+
+
+async def test_a_restarted_bus_gets_every_verdict(tmp_path: Path) -> None:
+    server = Server(append_only=True)
+    server.start()
+    log = tmp_path / "starts"
+    try:
+        async with rigs.rig(server.address, tmp_path, SOURCE, [function("act")]) as node:
+            jobs = await node.mint_many("act", [{"do": "mark", "file": str(log), "s": 0.01}] * 100)
+            await node.ended("act", jobs[10])
+            server.command("WAITAOF", 1, 0, 1000)
+            server.kill()
+            await node.until(lambda: not node.bus.connected)
+            await asyncio.to_thread(server.start)
+            await node.until(lambda: _all_done(node, jobs), within_s=20)
+            starts = [line.split()[0] for line in log.read_text().splitlines()]
+            assert set(starts) == set(jobs)
+    finally:
+        server.remove()
+
+
+async def test_a_run_goes_on_while_the_bus_is_away_and_is_settled_after(
+    make: Make, server: Server, tmp_path: Path
+) -> None:
+    log = tmp_path / "starts"
+    async with make(function("act", timeout_ms=30_000)) as node:
+        job_id = await node.mint("act", {"do": "mark", "file": str(log), "s": 0.5})
+        await node.running_job("act", job_id)
+        with server.paused():
+            await node.until(lambda: node.workers("act")["busy"] == 0)
+            await node.until(lambda: not node.bus.connected, within_s=5)
+        await node.until(lambda: _all_done(node, [job_id]), within_s=10)
+        assert len(log.read_text().splitlines()) == 1
+
+
+async def test_a_frozen_node_gives_up_its_lease_and_never_settles_past_it(server: Server, tmp_path: Path) -> None:
+    log = tmp_path / "starts"
+    functions = [function("act", timeout_ms=30_000)]
+    (tmp_path / "functions.msgpack").write_bytes(msgspec.msgpack.encode(functions))
+    (tmp_path / "source.py").write_text(SOURCE)
+    path = os.pathsep.join([str(Path(rigs.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    frozen = await asyncio.create_subprocess_exec(
+        sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "1000",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert frozen.stdout is not None
+    assert frozen.stderr is not None
+    try:
+        assert (await asyncio.wait_for(frozen.stdout.readline(), 10)).startswith(b"serving")
+        other = tmp_path / "other"
+        async with rigs.rig(server.address, other, SOURCE, functions, lease_ms=1_000, node="NOD00000000003") as node:
+            node.supervisor.room.clear()
+            await node.supervisor.drain(1.0)  # it ticks, and leaves the job to the one that will freeze
+            job_id = await node.mint("act", {"do": "mark", "file": str(log), "s": 1.5})
+            await node.until(lambda: log.exists() and log.read_text())
+            await node.until(lambda: server.command("HGET", f"emq:{{jobs.act}}:job:{job_id}", "b"))
+            os.kill(frozen.pid, signal.SIGSTOP)
+            lost = await node.until(lambda: _charged(node, job_id), within_s=10)
+            assert lost.history[-1].outcome == "lost"
+            assert lost.failures == 1
+            os.kill(frozen.pid, signal.SIGCONT)
+            job = await node.ended("act", job_id, within_s=10)
+            assert (job.state, job.failures, job.attempts) == ("done", 1, 2)
+        frozen.terminate()
+        _, errors = await asyncio.wait_for(frozen.communicate(), 10)
+        assert b"lease.expired" in errors + _
+        assert b"settle.refused" not in errors + _
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            frozen.kill()
+            os.kill(frozen.pid, signal.SIGCONT)
+        await frozen.wait()
+
+
+async def _charged(node: Rig, job_id: str) -> Any:
+    job = await node.job("act", job_id)
+    return job if job.failures else None
+
+
+async def test_a_killed_supervisor_leaves_no_process(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "functions.msgpack").write_bytes(msgspec.msgpack.encode([function("act", timeout_ms=30_000)]))
+    (tmp_path / "source.py").write_text(SOURCE)
+    path = os.pathsep.join([str(Path(rigs.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    victim = await asyncio.create_subprocess_exec(
+        sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "1000",
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    try:
+        assert victim.stdout is not None
+        assert (await asyncio.wait_for(victim.stdout.readline(), 10)).startswith(b"serving")
+        other = tmp_path / "other"
+        async with rigs.rig(server.address, other, SOURCE, [function("act")], lease_ms=1_000) as node:
+            await node.supervisor.drain(1.0)
+            pids = tmp_path / "pids"
+            await node.mint("act", {"do": "hang deaf", "file": str(pids)})
+            await node.until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+            victim.kill()
+            await victim.wait()
+            await node.until(lambda: not _alive(pids.read_text().split()), within_s=1.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            victim.kill()
+
+
+# ---- children and output ------------------------------------------------------------------------------------------
+
+
+async def test_children_are_minted_under_the_ids_that_the_run_was_told(node: Rig) -> None:
+    parent = await node.ended("spread", await node.mint("spread", {"count": 1_000}))
+    ids = result_of(parent)
+    assert len(set(ids)) == 1_000
+    children = []
+    for child in ids:
+        await node.until(lambda child=child: _is_done(node, child))
+        children.append(await node.job("act", child))
+    assert [result_of(child) for child in children] == list(range(1_000))
+    assert {(child.parent, child.lane) for child in children} == {(parent.id, NO_LANE)}
+    assert await node.outside.sweep_out("jobs.spread", older_ms=0) == []
+
+
+async def _is_done(node: Rig, job: str) -> bool:
+    found = await node.outside.job(job, queue="jobs.act")
+    return found is not None and found.state == "done"
+
+
+async def test_a_failed_run_leaves_no_children(make: Make) -> None:
+    async with make(function("act"), function("spread", retries=0)) as node:
+        job = await node.ended("spread", await node.mint("spread", {"count": 5, "fail": True}))
+        assert job.state == "dead"
+        assert (await node.outside.stats(["jobs.act"]))["jobs.act"].done == 0
+
+
+async def test_enqueue_to_a_function_that_does_not_exist_fails_the_run(make: Make) -> None:
+    async with make(function("act"), function("spread", retries=0)) as node:
+        job = await node.ended("spread", await node.mint("spread", {"count": 1, "unknown": True}))
+        assert job.state == "dead"
+        assert job.error is not None
+        assert "jobs.nowhere" in job.error.message
+        assert (await node.outside.stats(["jobs.act"]))["jobs.act"].done == 0
+
+
+async def test_every_line_lands_in_its_own_job(node: Rig) -> None:
+    jobs = await node.mint_many("act", [{"do": "print"}] * 30)
+    for job in await node.all_ended("act", jobs):
+        lines = await node.until(lambda job=job: _lines(node, job.id, 4))
+        assert sorted((line.stream, line.text) for line in lines) == [
+            ("log", "by ctx"),
+            ("log", "logged 1"),
+            ("stderr", "to stderr"),
+            ("stdout", "to stdout"),
+        ]
+        assert {line.attempt for line in lines} == {1}
+        assert all(job.minted_ms <= line.at_ms <= (job.ended_ms or 0) + 100 for line in lines)
+
+
+async def test_what_is_written_past_python_is_kept_too(node: Rig) -> None:
+    job = await node.ended("act", await node.mint("act", {"do": "write"}))
+    lines = await node.until(lambda: _lines(node, job.id, 2))
+    assert [line.text for line in lines] == ["past python", "and no end"]
+
+
+async def test_a_crash_leaves_its_python_lines_in_the_log(node: Rig) -> None:
+    job = await node.ended("act", await node.mint("act", {"do": "segv"}))
+    lines = await node.until(lambda: _lines(node, job.id, 2))
+    assert any("jobs.py" in line.text for line in lines)
+
+
+async def _lines(node: Rig, job: str, count: int) -> list[Any] | None:
+    lines = [line for _, line in await node.outside.logs("jobs.act", job)]
+    return lines if len(lines) >= count else None
+
+
+async def test_a_flood_of_output_is_cut_and_says_so(node: Rig) -> None:
+    job = await node.ended("act", await node.mint("act", {"do": "flood", "lines": 20_000}))
+    assert job.state in {"done", "dead"}
+    lines = await node.until(lambda: _lines(node, job.id, 100))
+    assert sum(len(line.text) for line in lines) <= 1024 * 1024
+
+
+async def test_progress_is_shown_while_the_job_runs(make: Make, tmp_path: Path) -> None:
+    async with make(function("act")) as node:
+        job_id = await node.mint("act", {"do": "progress", "file": str(tmp_path / "told")})
+        job = await node.until(lambda: _progressed(node, job_id), within_s=3)
+        assert (job.state, job.progress) == ("active", (0.5, "half"))
+
+
+async def _progressed(node: Rig, job_id: str) -> Any:
+    job = await node.job("act", job_id)
+    return job if job.progress else None
+
+
+async def test_processes_and_descriptors_return_to_a_baseline(make: Make) -> None:
+    async with make(function("act", recycle_jobs=20), idle_s=0.3) as node:
+        await node.all_ended("act", await node.mint_many("act", [{"do": "pid"}] * 50))
+        await node.until(lambda: node.workers("act")["count"] == 0)
+        before = _descriptors()
+        await node.all_ended("act", await node.mint_many("act", [{"do": "pid"}] * 300))
+        await node.until(lambda: node.workers("act")["count"] == 0)
+        await node.until(lambda: _descriptors() <= before)
+        assert not list((node.state / "tmp").glob("*/*"))

@@ -1,0 +1,187 @@
+"""From a run's end to its verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from echod.model.ids import JobId, VersionId
+from echod.model.job import Cancelled, Claimed, Dead, Delay, Done, Retry, RunRecord
+from echod.supervisor import outcomes
+from echod.supervisor.channel import Fault
+from echod.supervisor.leases import Lease, granted
+from echofn import frames
+from echofn.manifest import Constant, Function, Policy, QueueTrigger
+
+RUN = RunRecord(worker="WRK1", version="DEP1", started_ms=1, ended_ms=2)
+FUNCTION = Function(
+    name="shop.pack",
+    module="shop",
+    attribute="pack",
+    file="shop.py",
+    line=1,
+    policy=Policy(backoff=Constant(700), lane="tenant"),
+    triggers=(QueueTrigger(),),
+)
+
+
+def lease(*, failures: int = 0, cancelling: bool = False) -> Lease:
+    job = Claimed(JobId("JOB00000000001"), failures + 1, "h", failures, b"\xc0", "-", 1_000, 1_000, 1_000)
+    made = Lease(job, FUNCTION, VersionId("DEP1"), 0.0, 15.0)
+    made.cancelling = cancelling
+    made.first_child = 5_000
+    return made
+
+
+def said(outcome: str, **more: Any) -> frames.Ended:
+    return frames.Ended(index=0, outcome=outcome, wall_us=1_000, cpu_us=1, peak_bytes=1, **more)  # type: ignore[arg-type]
+
+
+def verdict(ended: frames.Ended, *, cancelling: bool = False) -> Any:
+    found = {"shop.pack": FUNCTION}
+    return outcomes.of(lease(cancelling=cancelling), RUN, ended, found.get, roll=0.5)
+
+
+FAULT = frames.Fault("ValueError", "no", "trace", "error")
+
+
+def test_each_outcome_has_its_verdict() -> None:
+    assert isinstance(verdict(said("done", result=b"\x01")), Done)
+    assert isinstance(verdict(said("dead", fault=FAULT)), Dead)
+    assert isinstance(verdict(said("cancelled", reason="no need")), Cancelled)
+    assert verdict(said("delay", after_ms=50)).after_ms == 50
+    assert verdict(said("retry", fault=FAULT)).after_ms == 700  # the policy's
+    assert verdict(said("retry", fault=FAULT, after_ms=5)).after_ms == 5  # the author's
+
+
+@pytest.mark.parametrize("outcome", ["retry", "delay"])
+def test_what_was_asked_to_stop_is_not_tried_again(outcome: str) -> None:
+    assert isinstance(verdict(said(outcome, fault=FAULT), cancelling=True), Cancelled)
+
+
+def test_a_result_that_came_before_the_stop_stands() -> None:
+    assert isinstance(verdict(said("done"), cancelling=True), Done)
+
+
+def test_a_crash_is_charged_and_backs_off_like_an_error() -> None:
+    crash: Any = outcomes.crashed(lease(failures=2), RUN, "signal:SEGV", "", roll=0.5)
+    assert isinstance(crash, Retry)
+    assert (crash.error.cause, crash.after_ms) == ("signal:SEGV", 700)
+    assert "SIGSEGV" in crash.error.message
+
+
+def test_waits_are_kept_within_bounds() -> None:
+    assert verdict(said("delay", after_ms=-5)).after_ms == 0
+    assert verdict(said("delay", after_ms=2**60)).after_ms == outcomes.MAX_WAIT_MS
+    assert isinstance(verdict(said("delay")), Delay)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        b"",
+        b"\xc1",
+        b"\x91" * 100_000 + b"\xc0",
+        b"\xc0\xc0",
+        b"\xa1\xff",
+        msgspec.msgpack.encode(msgspec.msgpack.Ext(5, b"x")),
+        bytes(frames.MAX_RESULT_BYTES + 1),
+    ],
+    ids=["nothing", "not msgpack", "too deep", "two values", "no UTF-8", "an extension", "too large"],
+)
+def test_a_result_that_no_reader_could_take_is_a_fault(result: bytes) -> None:
+    with pytest.raises(Fault):
+        verdict(said("done", result=result))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("wall:network", "wall:network"), ("payload", "payload"), ("odd", "error")]
+)
+def test_a_cause_is_one_of_ours(given: str, kept: str) -> None:
+    told = verdict(said("dead", fault=frames.Fault("E", "m", "t", given)))
+    assert told.error.cause == kept
+
+
+def test_long_texts_are_cut() -> None:
+    told = verdict(
+        said("dead", fault=frames.Fault("E" * 9_999, "m" * 99_999, "t" * 999_999 + "end", "wall:" + "x" * 9_999))
+    )
+    assert len(told.error.type) == outcomes.MAX_TYPE
+    assert len(told.error.message) == outcomes.MAX_MESSAGE
+    assert len(told.error.traceback) == outcomes.MAX_TRACEBACK
+    assert told.error.traceback.endswith("end")
+    assert len(told.error.cause) <= outcomes.MAX_TYPE
+
+
+def test_a_bill_is_what_can_be_true() -> None:
+    run = outcomes.record("WRK1", "DEP1", 5_000, 1_500_000, said("done"), cold=True)
+    assert (run.started_ms, run.ended_ms, run.cold) == (3_500, 5_000, True)
+    lying = frames.Ended(0, "done", 1, cpu_us=-1, peak_bytes=2**62)
+    assert outcomes.record("WRK1", "DEP1", 5_000, 0, lying, cold=False).cpu_us == 0
+    assert outcomes.record("WRK1", "DEP1", 5_000, 0, lying, cold=False).peak_bytes == 0
+
+
+# ---- children -----------------------------------------------------------------------------------------------------
+
+
+def spread(*children: frames.Child) -> Any:
+    return verdict(said("done", children=children))
+
+
+def child(number: int = 5_000, **more: Any) -> frames.Child:
+    more.setdefault("function", "shop.pack")
+    more.setdefault("payload", msgspec.msgpack.encode({"tenant": "north"}))
+    return frames.Child(number=number, **more)
+
+
+def test_a_child_is_minted_by_the_policy_of_its_function() -> None:
+    done = spread(child(5_001), child(5_002, lane="own", delay_ms=70), child(5_003, at_ms=9, unique="k", priority=2))
+    first, second, third = (each.mint for each in done.children)
+    assert [each.queue for each in done.children] == ["shop.pack"] * 3
+    assert (first.lane, first.in_ms, first.at_ms, first.parent) == ("north", None, None, "JOB00000000001")
+    assert (second.lane, second.in_ms) == ("own", 70)
+    assert (third.at_ms, third.unique.key, third.priority) == (9, "k", 2)
+    assert len({first.id, second.id, third.id}) == 3
+
+
+@pytest.mark.parametrize(
+    "children",
+    [
+        [child(4_999)],
+        [child(5_000 + frames.MAX_CHILDREN)],
+        [child(5_000), child(5_000)],
+        [child(5_000 + n) for n in range(frames.MAX_CHILDREN)] + [child(1)],
+        [child(payload=bytes(1024 * 1024 + 1))],
+        [child(payload=b"\xc1")],
+        [child(payload=b"\x91" * 100_000 + b"\xc0")],
+    ],
+    ids=["below", "above", "twice", "too many", "too large", "not msgpack", "too deep"],
+)
+def test_children_that_no_honest_worker_sends_are_a_fault(children: list[frames.Child]) -> None:
+    with pytest.raises(Fault):
+        spread(*children)
+
+
+@pytest.mark.parametrize(
+    "wrong", [child(function="shop.nowhere"), child(payload=msgspec.msgpack.encode({"tenant": {"id": 1}}))]
+)
+def test_an_enqueue_that_cannot_be_done_fails_the_run(wrong: frames.Child) -> None:
+    told = spread(child(5_001), wrong)
+    assert isinstance(told, Retry)
+    assert "expected" in told.error.message
+
+
+def test_a_missing_lane_is_the_common_one() -> None:
+    assert spread(child(payload=b"\xc0")).children[0].mint.lane == "-"
+
+
+# ---- leases -------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_counts_from_before_the_call_that_granted_it() -> None:
+    job = lease().job  # claimed at 1,000 by the bus's clock
+    assert granted(job, 1_000, sent=50.0) == 50.0
+    assert granted(job, 4_000, sent=50.0) == 47.0  # told by an answer that was lost and asked for again
+    assert granted(job, 900, sent=50.0) == 50.0  # the bus's clock stepped back
