@@ -1,0 +1,109 @@
+"""What every handler works with: the bus, the registry, the settings, and the answers' common form."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from echod.bus import Bus
+from echod.config import Config
+from echod.gateway import pages
+from echod.gateway.counting import Counts
+from echod.gateway.live import Live
+from echod.gateway.problems import Problem, suggestions
+from echod.gateway.schemas import Schemas
+from echod.gateway.session import COOKIE
+from echod.gateway.views import View, instant
+from echod.gateway.waiting import Waiting
+from echod.registry.registry import ActiveVersion, Registry
+from echofn.manifest import Function
+
+Deploy = Callable[[bytes], Awaitable[Mapping[str, object]]]
+
+
+@dataclass
+class Desk:
+    """One gateway's state."""
+
+    bus: Bus
+    registry: Registry
+    config: Config
+    status: Callable[[], Mapping[str, object]]
+    level: str
+    deploy: Deploy | str  # a text: why this node takes none
+    waiting: Waiting
+    live: Live
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    counts: Counts = field(default_factory=Counts)
+    schemas: Schemas = field(default_factory=Schemas)
+
+    def active(self) -> ActiveVersion:
+        """The version being served; a problem without one."""
+        if self.registry.active is None:
+            raise Problem("no-version", "expected a deployed version, got none; run `echod deploy FOLDER`")
+        return self.registry.active
+
+    def function(self, name: str) -> Function:
+        """The active function of this name; a problem with suggestions without one."""
+        self.active()
+        function = self.registry.function(name)
+        if function is None:
+            raise unknown_function(name, self.registry.names())
+        return function
+
+    def shell(self, request: Request) -> dict[str, object]:
+        """What every page's frame shows."""
+        return {
+            "version": self.registry.active.version if self.registry.active else None,
+            "sandbox": self.level,
+            "mode": str(self.status().get("mode", "")),
+            "degraded": self.degraded(),
+            "signed_in": self.config.token is not None and COOKIE in request.cookies,
+        }
+
+    def degraded(self) -> list[str]:
+        """What works less well than it should, as sentences."""
+        return [str(text) for text in cast("Sequence[object]", self.status().get("degraded", ()))]
+
+    def close(self) -> None:
+        """End the streams and the waiting; the server stops."""
+        self.live.close()
+        self.waiting.close()
+        self.closing.set()
+
+
+def unknown_function(name: str, names: list[str]) -> Problem:
+    """The problem for a name that no function has."""
+    near = suggestions(name, names)
+    hint = f"; did you mean {near[0]}?" if near else "; GET /functions lists them"
+    return Problem("unknown-function", f"no function is called {shortened(name)!r}{hint}", suggestions=near)
+
+
+def shortened(text: str, length: int = 100) -> str:
+    """`text`, cut where a stranger may have sent any amount of it."""
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a browser asks: its Accept names HTML."""
+    return "text/html" in request.headers.get("accept", "")
+
+
+def answer(view: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A view as JSON."""
+    return Response(msgspec.json.encode(view), status_code=status, headers=headers, media_type="application/json")
+
+
+def shown(desk: Desk, request: Request, page: str, view: View, *, status: int = 200) -> Response:
+    """A view as the page of that name, or as JSON: the same object."""
+    if wants_page(request):
+        frame = {"now": instant(desk.bus.clock.now_ms()), "shell": desk.shell(request)}
+        html = pages.render(page, **{**view, **frame})
+        return HTMLResponse(html, status_code=status, headers={"Vary": "Accept"})
+    return answer(view, status=status, headers={"Vary": "Accept"})

@@ -1,0 +1,180 @@
+"""The gate in front of every route, as pure ASGI: own Host and Origin only, a valid token, a body of bounded size.
+
+A browser lets any page send requests to a local address, and a name can be pointed at it (DNS rebinding): so a foreign
+`Host` or `Origin` is refused, on loopback too. `/healthz` and `/readyz` skip that, because load balancers ask under any
+name. Every answer, refusals included, carries the pages' security headers.
+
+Here it is settled who asks and what they may do; which right a route needs is in the route table, and `demand`ed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from echod.config import Config
+from echod.gateway import pages
+from echod.gateway.problems import Problem
+from echod.gateway.session import COOKIE, is_cookie, is_token
+from echofn.frames import MAX_PAYLOAD_BYTES
+
+Right = Literal["invoke", "read", "operate", "deploy"]
+RIGHTS: frozenset[Right] = frozenset(get_args(Right))
+ANY_HOST = ("/healthz", "/readyz")
+MAX_BODY_BYTES = MAX_PAYLOAD_BYTES
+SECURITY_HEADERS = {
+    "Content-Security-Policy": pages.CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    **pages.HEADERS,
+}
+_RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Guard:
+    """ASGI middleware. Handlers find what the caller may do in `request.state.rights`."""
+
+    def __init__(self, app: ASGIApp, config: Config, larger: Mapping[str, int] | None = None) -> None:
+        self._app = app
+        self._config = config
+        self._larger = larger or {}  # paths whose bodies may be larger than a payload
+        self._own = {*_LOOPBACK, config.host.lower().strip("[]")}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sender = _secured(send)
+        headers = Headers(scope=scope)
+        try:
+            if scope["path"] not in ANY_HOST:
+                self._check_host(scope, headers)
+                self._check_origin(headers)
+            rights = self._rights(scope, headers)
+            limit = self._larger.get(scope["path"], MAX_BODY_BYTES)
+            _check_length(headers, limit)
+        except Problem as problem:
+            await problem.response()(scope, receive, sender)
+            return
+        # Routes match on the path as it was sent, so that a name keeps its `%2F` until it is one name.
+        inner = {
+            **scope,
+            "path": scope["raw_path"].decode("latin-1"),
+            "state": {**scope.get("state", {}), "rights": rights},
+        }
+        await self._app(inner, _bounded(receive, limit), sender)
+
+    def _check_host(self, scope: Scope, headers: Headers) -> None:
+        hosts = headers.getlist("host")
+        host = _host_and_port(hosts[0], 80) if len(hosts) == 1 else None
+        server = scope.get("server")
+        own = {*self._own, str(server[0])} if server else self._own
+        if host is None or not (host[0] in own or _is_listed(host, self._config.allow_host)):
+            got = repr(hosts[0][:100]) if len(hosts) == 1 else f"{len(hosts)} of them"
+            raise Problem("foreign-host", f"Host: expected this server's own, got {got}; --allow-host adds one")
+
+    def _check_origin(self, headers: Headers) -> None:
+        origins = headers.getlist("origin")
+        for text in origins:
+            scheme, _, rest = text.partition("://")
+            port = _DEFAULT_PORTS.get(scheme)
+            origin = _host_and_port(rest, port) if port else None
+            own = _host_and_port(headers.get("host", ""), port or 80)
+            if origin is None or not (origin == own or _is_listed(origin, self._config.allow_host)):
+                raise Problem(
+                    "foreign-origin", f"Origin: expected this server's own, got {text[:100]!r}; --allow-host adds one"
+                )
+
+    def _rights(self, scope: Scope, headers: Headers) -> frozenset[Right]:
+        """What the caller may do: everything with the token or its session, or where none is set; nothing without."""
+        token = self._config.token
+        if token is None:
+            return RIGHTS
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and is_token(given.strip(), token):
+            return RIGHTS
+        return RIGHTS if is_cookie(HTTPConnection(scope).cookies.get(COOKIE, ""), token) else frozenset()
+
+
+def demand(request: Request, right: Right | None) -> None:
+    """Raise the problem `unauthenticated` or `out-of-scope` when the caller lacks a right; None: anybody may."""
+    rights: frozenset[Right] = request.state.rights
+    if right is None or right in rights:
+        return
+    if rights:
+        raise Problem("out-of-scope", f"expected a token with the scope {right!r}, got {', '.join(sorted(rights))}")
+    given = "authorization" in request.headers
+    raise Problem(
+        "unauthenticated",
+        f"expected a valid token, got {'another' if given else 'none'}; send `Authorization: Bearer $ECHOD_TOKEN`",
+        headers={"WWW-Authenticate": 'Bearer realm="echod"' + (', error="invalid_token"' if given else "")},
+    )
+
+
+def _host_and_port(text: str, default_port: int) -> tuple[str, int] | None:
+    """Host (lower case, without brackets) and port; None for what is neither."""
+    if not text or any(c in "/?#@\\ " for c in text):
+        return None
+    try:
+        parts = urlsplit(f"//{text}")
+        return (parts.hostname.rstrip("."), parts.port or default_port) if parts.hostname else None
+    except ValueError:
+        return None
+
+
+def _is_listed(host: tuple[str, int], allowed: Sequence[str]) -> bool:
+    """Whether a host is among those that --allow-host added: with a port only there, without one on any."""
+    for text in allowed:
+        entry = _host_and_port(text, 0)
+        if entry and entry[0] == host[0] and entry[1] in {0, host[1]}:
+            return True
+    return False
+
+
+def _check_length(headers: Headers, limit: int) -> None:
+    length = headers.get("content-length", "0")
+    if length.isascii() and length.isdecimal() and int(length[:20]) > limit:
+        raise _too_large(limit)
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """`receive`, which raises once a body without a length has become too large."""
+    received = 0
+
+    async def bounded() -> Message:
+        nonlocal received
+        message = await receive()
+        if message["type"] == "http.request":
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise _too_large(limit)
+        return message
+
+    return bounded
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem("too-large", f"expected a body of at most {limit} bytes")
+
+
+def _secured(send: Send) -> Send:
+    """`send`, which adds the security headers to an answer that does not set them itself."""
+
+    async def secured(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
+            own = {name for name, _ in headers}
+            message["headers"] = headers + [header for header in _RAW_HEADERS if header[0] not in own]
+        await send(message)
+
+    return secured

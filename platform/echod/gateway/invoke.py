@@ -1,0 +1,202 @@
+"""POST /functions/{name}: a body becomes a job.
+
+What can be refused is refused before the bus is asked: name, headers, body, schema, lane. A 2xx means minted. A caller
+who waits (`Prefer: wait`) is answered with the job's result when it ends in time, and with the same 202 as ever when
+not; a caller who leaves takes the waiter along, the job stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Mapping
+from typing import assert_never
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from echod.errors import BusAway, BusError, Refused
+from echod.gateway.desk import Desk, answer, shortened, unknown_function
+from echod.gateway.payloads import Payload, payload_of
+from echod.gateway.problems import Problem
+from echod.gateway.views import error_view, value_of
+from echod.gateway.wishes import IDEMPOTENCY_MS, Wishes, wishes_of
+from echod.model.ids import VersionId
+from echod.model.job import NO_LANE, Conflict, Full, Job, Mint, Minted, Stale, Taken, Unique
+from echod.policy import paths
+from echofn.manifest import Function, Manifest
+
+_MINT_TRIES = 3
+_MANIFEST_S = 0.8
+
+
+async def invoke(desk: Desk, request: Request) -> Response:
+    """Mint a job of the function in the path, and wait for it where asked."""
+    now_ms = desk.bus.clock.now_ms()
+    pinned = request.headers.get("echo-version")
+    version, function = await _function(desk, request.path_params["name"], pinned)
+    wishes = wishes_of(request.headers, now_ms)
+    body = await request.body()
+    payload = payload_of(body, request.headers)
+    desk.schemas.check(version, function, payload.seen, len(payload.packed))
+    mint = Mint(
+        id=desk.bus.new_job_id(),
+        payload=payload.packed,
+        lane=_lane(function, payload, wishes),
+        in_ms=wishes.in_ms,
+        at_ms=wishes.at_ms,
+        priority=function.policy.priority,
+        unique=_unique(function, payload, wishes, body),
+        version=VersionId(wishes.version) if wishes.version else None,
+        wait=desk.bus.wait_channel if wishes.wait_s else "",
+    )
+    is_later = bool(wishes.in_ms) or (wishes.at_ms is not None and wishes.at_ms > now_ms)
+    if wishes.wait_s:
+        return await _waited(desk, request, function.name, mint, is_later, wishes.wait_s)
+    minted = await _minted(desk, function.name, mint)
+    return await _accepted(desk, function.name, minted, is_later)
+
+
+async def _function(desk: Desk, name: str, pinned: str | None) -> tuple[str, Function]:
+    """The function to mint for and the version whose word counts: the active one, or the one that Echo-Version pins."""
+    active = desk.active()
+    if pinned is None or pinned == active.version:
+        return active.version, desk.function(name)
+    manifest = await _manifest(desk, VersionId(pinned)) if _is_version(pinned) else None
+    if manifest is None:
+        raise Problem(
+            "unknown-version", f"Echo-Version: no version {shortened(pinned)!r} is stored; GET /versions lists them"
+        )
+    for function in manifest.functions:
+        if function.name == name:
+            return pinned, function
+    raise unknown_function(name, [function.name for function in manifest.functions])
+
+
+async def _manifest(desk: Desk, version: VersionId) -> Manifest | None:
+    """A stored version's manifest, or BusAway within a second: the bus takes longer over what may be large."""
+    try:
+        async with asyncio.timeout(_MANIFEST_S):
+            return await desk.registry.manifest(version)
+    except TimeoutError:
+        raise BusAway(f"the bus did not answer within {_MANIFEST_S} s") from None
+
+
+def _is_version(text: str) -> bool:
+    return len(text) == 14 and text.startswith("DEP") and text.isascii() and text.isalnum()
+
+
+def _lane(function: Function, payload: Payload, wishes: Wishes) -> str:
+    if wishes.lane is not None:
+        return wishes.lane or NO_LANE
+    if function.policy.lane is None:
+        return NO_LANE
+    lane = _walked(payload, function.policy.lane, "lane")
+    return NO_LANE if lane is None else lane
+
+
+def _unique(function: Function, payload: Payload, wishes: Wishes, body: bytes) -> Unique | None:
+    """The unique key of a request (for 24 h, body compared), or the policy's own. A job can hold one of them."""
+    policy = function.policy.unique
+    if policy is not None and policy is not False:
+        if wishes.key is not None:
+            raise Problem(
+                "bad-header", f"Idempotency-Key: {function.name} is unique by its payload already; leave it out"
+            )
+        key = hashlib.sha256(payload.packed).hexdigest() if policy is True else _walked(payload, policy, "unique")
+        return None if key is None else Unique(key, until=function.policy.until)
+    if wishes.key is None:
+        return None
+    return Unique(f"http:{wishes.key}", until=IDEMPOTENCY_MS, body=hashlib.sha256(body).hexdigest())
+
+
+def _walked(payload: Payload, path: str, what: str) -> str | None:
+    try:
+        return paths.walk(payload.value, path)
+    except Refused as error:
+        fault = {"path": f"$.{path}", "message": str(error)}
+        raise Problem("invalid-payload", f"{what} {error}", faults=[fault]) from None
+
+
+async def _minted(desk: Desk, queue: str, mint: Mint) -> Minted:
+    """Mint, under a fresh id where the first was taken. Raises the problem that the answer is."""
+    for _ in range(_MINT_TRIES):
+        [said] = await desk.bus.mint(queue, [mint], outside=True)
+        match said:
+            case Minted():
+                return said
+            case Conflict():
+                detail = f"Idempotency-Key: expected the body it was first used with, got another; it names {said.id}"
+                raise Problem("key-conflict", detail, job=said.id, url=f"/jobs/{said.id}")
+            case Full():
+                raise Problem("full", f"{queue} has {said.pending} jobs waiting, its max_pending; try again later")
+            case Taken() | Stale():
+                mint = msgspec.structs.replace(mint, id=desk.bus.new_job_id())
+            case _:
+                assert_never(said)
+    raise Problem("bus-away", "the bus took none of several fresh ids; send the request again")
+
+
+async def _waited(desk: Desk, request: Request, queue: str, mint: Mint, is_later: bool, wait_s: int) -> Response:
+    applied = {"Preference-Applied": f"wait={wait_s}"}
+    with desk.waiting.expected(mint.id) as event:
+        minted = await _minted(desk, queue, mint)
+        told = minted.id == mint.id
+        ended = asyncio.ensure_future(desk.waiting.ended(minted.id, queue, event, wait_s, told=told))
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                raise ClientDisconnect
+            job = ended.result()
+        finally:
+            gone.cancel()
+            ended.cancel()
+    if job is None:
+        return await _accepted(desk, queue, minted, is_later, applied)
+    return _result(job, applied)
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the caller has hung up; its body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _accepted(
+    desk: Desk, queue: str, minted: Minted, is_later: bool, headers: Mapping[str, str] | None = None
+) -> Response:
+    """202: the job is there. One that was there before may have come any way since."""
+    state: str = "scheduled" if is_later else "pending"
+    if minted.duplicate:
+        with contextlib.suppress(BusError):
+            job = await desk.bus.job(minted.id, queue=queue)
+            state = job.state if job else state
+    url = f"/jobs/{minted.id}"
+    view = {"id": minted.id, "function": queue, "state": state, "url": url}
+    return answer(view, status=202, headers={"Location": url, "Echo-Job": minted.id, **(headers or {})})
+
+
+def _result(job: Job, headers: dict[str, str]) -> Response:
+    """The end of a job as the answer to its caller."""
+    version = (job.history[-1].version if job.history else "") or job.version
+    headers = {**headers, "Location": f"/jobs/{job.id}", "Echo-Job": job.id}
+    if version:
+        headers["Echo-Version"] = version
+    if job.state == "done":
+        return answer(None if job.result is None else value_of(job.result), headers=headers)
+    error = None if job.error is None else error_view(job.error)
+    cause = job.error.cause if job.error else job.state
+    said = f"{job.error.type}: {job.error.message}" if job.error else f"the job was {job.state}"
+    raise Problem(
+        "job-failed",
+        said,
+        headers=headers,
+        job=job.id,
+        url=f"/jobs/{job.id}",
+        state=job.state,
+        cause=cause,
+        error=error,
+    )

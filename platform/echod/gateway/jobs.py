@@ -1,0 +1,171 @@
+"""Jobs by id and in lists; their logs, live; cancel and redrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import cast, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from echod.errors import BusError
+from echod.gateway.desk import Desk, answer, shortened, shown, unknown_function, wants_page
+from echod.gateway.listing import listed
+from echod.gateway.problems import Problem
+from echod.gateway.sse import MEDIA_TYPE, PING_S, Event, pausing, streamed
+from echod.gateway.views import View, brief_view, job_view, log_view
+from echod.gateway.waiting import ENDED
+from echod.model.ids import JobId, is_job_id
+from echod.model.job import Job, State
+
+STATES: tuple[State, ...] = get_args(State)
+MOST = 200
+_FOLLOW_S = (0.1, 1.0)  # shortest and longest pause between two looks at a log that is being written
+
+
+async def show(desk: Desk, request: Request) -> Response:
+    """GET /jobs/{id}."""
+    job = await found(desk, request)
+    view = job_view(job)
+    function = desk.registry.function(job.function)
+    view["retries"] = function.policy.retries if function else None
+    if wants_page(request):
+        view["log"] = [log_view(*entry) for entry in await desk.bus.logs(job.function, job.id)]
+    return shown(desk, request, "job", view)
+
+
+async def index(desk: Desk, request: Request) -> Response:
+    """GET /jobs: newest first, in all states unless filtered."""
+    state = one_of(request, "state", STATES)
+    return await _list(desk, request, "jobs", cast("State | None", state))
+
+
+async def morgue(desk: Desk, request: Request) -> Response:
+    """GET /morgue: the dead, newest first."""
+    return await _list(desk, request, "morgue", "dead")
+
+
+async def logs(desk: Desk, request: Request) -> Response:
+    """GET /jobs/{id}/logs: everything kept, then live until the job ends; as JSON a list of what is kept now."""
+    job = await found(desk, request)
+    accept = request.headers.get("accept", "")
+    if "application/json" in accept and MEDIA_TYPE not in accept:
+        return answer([log_view(*entry) for entry in await desk.bus.logs(job.function, job.id)])
+    after = request.headers.get("last-event-id", "")
+    if len(after) > 50 or not all(c.isdigit() or c == "-" for c in after):
+        raise Problem("bad-header", f"Last-Event-ID: expected an id of this log, got {shortened(after, 40)!r}")
+    return streamed(request, _followed(desk, job, after))
+
+
+async def cancel(desk: Desk, request: Request) -> Response:
+    """POST /jobs/{id}/cancel: 200 when it is cancelled, 202 when its run was asked to stop."""
+    job = await found(desk, request)
+    said = await desk.bus.cancel(job.function, job.id)
+    match said:
+        case "cancelled":
+            return answer({"id": job.id, "function": job.function, "state": "cancelled", "url": f"/jobs/{job.id}"})
+        case "cancelling":
+            view = {
+                "id": job.id,
+                "function": job.function,
+                "state": "active",
+                "cancelling": True,
+                "url": f"/jobs/{job.id}",
+            }
+            return answer(view, status=202)
+        case "unknown":
+            raise _unknown(job.id)
+        case _:
+            job = await found(desk, request)
+            if job.state == "cancelled":  # the same request again: its first answer was lost
+                return answer({"id": job.id, "function": job.function, "state": "cancelled", "url": f"/jobs/{job.id}"})
+            raise Problem(
+                "wrong-state", f"expected a job that has not ended, got one that is {job.state}", state=job.state
+            )
+
+
+async def redrive(desk: Desk, request: Request) -> Response:
+    """POST /jobs/{id}/redrive: a dead job is pending again, with its id and history."""
+    job = await found(desk, request)
+    if not await desk.bus.redrive(job.function, [job.id]):
+        job = await found(desk, request)
+        raise Problem("wrong-state", f"expected a dead job, got one that is {job.state}", state=job.state)
+    return answer({"id": job.id, "function": job.function, "state": "pending", "url": f"/jobs/{job.id}"})
+
+
+async def found(desk: Desk, request: Request) -> Job:
+    """The job in the path, from the queue named by `?function=`, or whichever has it."""
+    text: str = request.path_params["id"]
+    if not is_job_id(text):
+        raise _unknown(text)
+    job = await desk.bus.job(JobId(text), queue=request.query_params.get("function") or None)
+    if job is None:
+        raise _unknown(text)
+    return job
+
+
+def one_of(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
+    """A query parameter out of a closed set; None when it was not given."""
+    text = request.query_params.get(name) or None
+    if text is not None and text not in allowed:
+        raise Problem("invalid-parameter", f"{name}: expected one of {', '.join(allowed)}, got {shortened(text)!r}")
+    return text
+
+
+def number(request: Request, name: str, default: int, lowest: int, highest: int) -> int:
+    """A whole query parameter within bounds."""
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 12 and lowest <= int(text) <= highest):
+        raise Problem("invalid-parameter", f"{name}: expected {lowest} to {highest}, got {shortened(text)!r}")
+    return int(text)
+
+
+async def _list(desk: Desk, request: Request, page: str, state: State | None) -> Response:
+    limit = number(request, "limit", 50, 1, MOST)
+    lane = request.query_params.get("lane") or None
+    function = request.query_params.get("function") or None
+    queues = await desk.bus.queues()
+    names = sorted({*desk.registry.names(), *queues})
+    if function is not None and function not in names:
+        raise unknown_function(function, names)
+    cursor = request.query_params.get("cursor", "")
+    queues = [function] if function is not None else queues
+    found, rest = await listed(desk.bus, queues, state, lane, limit, cursor)
+    view: View = {"jobs": [brief_view(job) for job in found], "cursor": rest}
+    if wants_page(request):
+        view |= {"filter": {"function": function, "state": state, "lane": lane}, "names": names}
+    return shown(desk, request, page, view)
+
+
+async def _followed(desk: Desk, job: Job, after: str) -> AsyncGenerator[Event | None, None]:
+    """The lines after `after`; then what is added, until the job has ended and was read to its last line."""
+    loop = asyncio.get_running_loop()
+    current: Job | None = job
+    pause, spoke = _FOLLOW_S[0], loop.time()
+    while not desk.closing.is_set():
+        over = current is None or current.state in ENDED  # known before its log is read: what follows is complete
+        try:
+            entries = await desk.bus.logs(job.function, job.id, after=after)
+            current = current if over else await desk.bus.job(job.id, queue=job.function)
+        except BusError:  # away: the stream stays, and goes on where it was
+            entries, over = [], False
+        for after, line in entries:
+            yield Event("log", log_view(after, line), id=after)
+        if over and not entries:
+            yield Event("end", {"id": job.id, "state": current.state if current else "unknown"})
+            return
+        pause = _FOLLOW_S[0] if entries else min(pause * 1.5, _FOLLOW_S[1])
+        if entries:
+            spoke = loop.time()
+        elif loop.time() - spoke >= PING_S:
+            spoke = loop.time()
+            yield None
+        if not over:
+            await pausing(desk.closing, pause)
+
+
+def _unknown(text: str) -> Problem:
+    return Problem("unknown-job", f"no job {shortened(text, 40)!r}; it may have been trimmed by its function's keep")

@@ -1,0 +1,82 @@
+"""What starts a function and what limits it, in words: the manifest's triggers and policy as a reader asks for them."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import msgspec
+
+from echod.gateway.pages import given
+from echod.gateway.pages.words import count, size, span
+from echofn.manifest import Backoff, Constant, Exponential, Policy, Waits
+
+
+class Trigger(msgspec.Struct, frozen=True):
+    """What starts a function, in a few words; `zone` only where it matters."""
+
+    kind: str
+    text: str
+    zone: str = ""
+
+
+def triggers(function: given.Function) -> tuple[Trigger, ...]:
+    """In the order of the annotations; "on request" last."""
+    found: list[Trigger] = []
+    for one in function.triggers:
+        match one.get("kind"):
+            case "cron":
+                found.append(Trigger("cron", str(one.get("rule", "")), str(one.get("tz") or "UTC")))
+            case "every":
+                found.append(Trigger("every", "every " + _period(one)))
+            case "webhook":
+                found.append(Trigger("webhook", str(one.get("path", "webhook"))))
+            case _:
+                found.append(Trigger("queue", "on request"))
+    return tuple(sorted(found, key=lambda trigger: trigger.kind == "queue"))
+
+
+def _period(one: dict[str, Any]) -> str:
+    period_ms = one.get("period_ms")
+    if not isinstance(period_ms, int | float):
+        return str(one.get("period", one.get("every", "")))
+    return exact(period_ms)
+
+
+def exact(ms: float) -> str:
+    """A configured length of time, without the trailing zeros that a measured one has."""
+    if ms == 0:
+        return "none"
+    return span(ms).replace(".0 ", " ").replace(" 0s", "").replace(" 0m", "").replace(" 0h", "")
+
+
+def limits(policy: Policy) -> list[tuple[str, str]]:
+    """The limits a reader asks for first."""
+    most = policy.workers_max
+    lines = (
+        ("Tries", f"up to {policy.retries + 1}"),
+        ("Pause between tries", backoff(policy.backoff) if policy.retries else None),
+        ("Time limit", exact(policy.timeout_ms)),
+        ("Memory", size(policy.memory_bytes)),
+        ("Fair share by", policy.lane),
+        ("Workers", f"{policy.workers_min} to {'one per CPU' if most is None else most}"),
+        ("Most waiting", None if policy.max_pending is None else count(policy.max_pending)),
+        (
+            "Unique by",
+            policy.unique if isinstance(policy.unique, str) else "the whole payload" if policy.unique else None,
+        ),
+        ("Kept in history", exact(policy.keep_ms)),
+    )
+    return [(label, value) for label, value in lines if value]
+
+
+def backoff(kind: Backoff) -> str:
+    """How long between one try and the next."""
+    match kind:
+        case Exponential(base_ms, cap_ms):
+            return f"{exact(base_ms)}, doubling to {exact(cap_ms)}"
+        case Constant(wait_ms):
+            return exact(wait_ms)
+        case Waits(waits_ms):
+            return ", ".join(map(exact, waits_ms))
+        case _:
+            assert_never(kind)

@@ -1,0 +1,91 @@
+"""GET /schedules; run, pause and resume of one. Its id is `function/name`, percent-encoded or not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from echod.bus.answers import RecurrenceRow
+from echod.errors import Refused
+from echod.gateway import instants
+from echod.gateway.desk import Desk, answer, shortened, shown
+from echod.gateway.problems import Problem, suggestions
+from echod.gateway.views import instant_or_none, schedule_view
+from echod.model.job import NO_LANE
+from echod.policy import paths
+from echod.policy.recurring import Rule, restored, rule_of
+
+
+async def index(desk: Desk, request: Request) -> Response:
+    """GET /schedules."""
+    rows = sorted(await desk.bus.recurrences(), key=lambda row: (row.queue, row.name))
+    return shown(desk, request, "schedules", {"schedules": [schedule_view(row) for row in rows]})
+
+
+async def run(desk: Desk, request: Request) -> Response:
+    """POST /schedules/{id}/run: a job of it now; its next due stays."""
+    row = await _found(desk, request)
+    minted = await desk.bus.run_now(row.queue, row.name, desk.bus.new_job_id(), lane=_lane(desk, row))
+    if minted is None:
+        raise _unknown(f"{row.queue}/{row.name}", [])
+    url = f"/jobs/{minted.id}"
+    view = {"id": minted.id, "function": row.queue, "state": "pending", "url": url}
+    return answer(view, status=202, headers={"Location": url, "Echo-Job": minted.id})
+
+
+async def pause(desk: Desk, request: Request) -> Response:
+    """POST /schedules/{id}/pause: instants from now on are skipped, and counted."""
+    row = await _found(desk, request)
+    await desk.bus.pause_recurrence(row.queue, row.name)
+    return answer({"id": f"{row.queue}/{row.name}", "paused": True, "next": None})
+
+
+async def resume(desk: Desk, request: Request) -> Response:
+    """POST /schedules/{id}/resume: the first instant after now is the next."""
+    row = await _found(desk, request)
+    next_ms = row.next_ms
+    if row.paused:
+        rule, now_ms = _rule(row), desk.bus.clock.now_ms()
+        passed = await asyncio.to_thread(instants.passed, rule, row.last_ms, now_ms)
+        next_ms = rule.next_after(now_ms)
+        await desk.bus.resume_recurrence(row.queue, row.name, next_ms, skipped=passed)
+    return answer({"id": f"{row.queue}/{row.name}", "paused": False, "next": instant_or_none(next_ms)})
+
+
+def _rule(row: RecurrenceRow) -> Rule:
+    try:
+        return rule_of(restored(row.policy))
+    except msgspec.MsgspecError as error:
+        raise Problem(
+            "refused", f"{row.queue}/{row.name}: its stored rule cannot be read ({error}); deploy it again"
+        ) from None
+
+
+def _lane(desk: Desk, row: RecurrenceRow) -> str:
+    """The lane of its jobs: by the function's policy, walked over the schedule's own payload."""
+    function = desk.registry.function(row.queue)
+    path = function.policy.lane if function else None
+    if path is None:
+        return NO_LANE
+    try:
+        return paths.walk(msgspec.msgpack.decode(restored(row.policy).payload), path) or NO_LANE
+    except (Refused, msgspec.MsgspecError):
+        return NO_LANE
+
+
+async def _found(desk: Desk, request: Request) -> RecurrenceRow:
+    """The schedule in the path; a function's name and a schedule's may hold slashes themselves."""
+    asked: str = request.path_params["id"]
+    rows = await desk.bus.recurrences()
+    for row in rows:
+        if f"{row.queue}/{row.name}" == asked:
+            return row
+    raise _unknown(asked, [f"{row.queue}/{row.name}" for row in rows])
+
+
+def _unknown(asked: str, known: list[str]) -> Problem:
+    detail = f"no schedule is called {shortened(asked)!r}; GET /schedules lists them"
+    return Problem("unknown-schedule", detail, suggestions=suggestions(asked, known))

@@ -1,0 +1,77 @@
+"""Payloads held against the JSON Schema that discovery wrote, before anything is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import jsonschema_rs
+
+from echod import log
+from echod.gateway.problems import Problem
+from echofn.manifest import Function
+
+MOST_FAULTS = 20
+SMALL_BYTES = 4096  # of a larger payload the first fault alone is looked for: the library finds all or one
+_MOST_VALIDATORS = 1000
+_log = log.get("gateway")
+
+
+class Schemas:
+    """Compiled validators, by version and function."""
+
+    def __init__(self) -> None:
+        self._validators: dict[tuple[str, str], jsonschema_rs.Validator | None] = {}
+
+    def check(self, version: str, function: Function, payload: object, size_bytes: int) -> None:
+        """Raise the problem `invalid-payload`, with path and reason of the faults, when `payload` does not fit."""
+        validator = self._validator(version, function)
+        if validator is None or validator.is_valid(payload):
+            return
+        errors = validator.iter_errors(payload) if size_bytes <= SMALL_BYTES else _first_error(validator, payload)
+        faults = [
+            {"path": json_path(error.instance_path), "message": error.message[:500]}
+            for error in islice(errors, MOST_FAULTS)
+        ]
+        first = faults[0]
+        raise Problem("invalid-payload", f"{first['path']}: {first['message']}", faults=faults)
+
+    def _validator(self, version: str, function: Function) -> jsonschema_rs.Validator | None:
+        key = (version, function.name)
+        if key not in self._validators:
+            if len(self._validators) >= _MOST_VALIDATORS:
+                self._validators.clear()
+            self._validators[key] = _compiled(function.name, function.payload_schema)
+        return self._validators[key]
+
+
+def _first_error(validator: jsonschema_rs.Validator, payload: object) -> Iterator[jsonschema_rs.ValidationError]:
+    try:
+        validator.validate(payload)
+    except jsonschema_rs.ValidationError as error:
+        yield error
+
+
+def json_path(steps: list[str | int]) -> str:
+    """`$.items[0].name`, the place of a fault within the payload."""
+    text = "$"
+    for step in steps:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif step.isidentifier():
+            text += f".{step}"
+        else:
+            text += f"[{step!r}]"
+    return text
+
+
+def _compiled(name: str, schema: dict[str, Any] | None) -> jsonschema_rs.Validator | None:
+    """A validator; None where anything goes, and where the schema is at fault: then the worker's own check decides."""
+    if schema is None:
+        return None
+    try:
+        return jsonschema_rs.Draft202012Validator(schema, validate_formats=False)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
+        _log.warning("schema.refused", function=name, error=str(error)[:300])
+        return None

@@ -1,0 +1,112 @@
+"""The gateway's HTTP server: uvicorn on a socket that is bound here, started and stopped by the node.
+
+uvicorn's own loop wakes ten times a second and takes over the process's signals; a node wants neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Generator
+
+import uvicorn
+from starlette.applications import Starlette
+
+from echod.config import Config
+from echod.errors import Refused
+
+DRAIN_S = 3
+_TICK_S = 1.0  # uvicorn writes the Date header anew
+
+
+class Server:
+    """`start` binds and serves; `stop` ends the streams, lets requests finish within three seconds, and closes."""
+
+    def __init__(self, app: Starlette, config: Config) -> None:
+        self._app = app
+        self._config = config
+        self._socket: socket.socket | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._server: _Uvicorn | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that are listened on; once started."""
+        if self._socket is None:
+            raise RuntimeError("expected a started server")
+        host, port, *_ = self._socket.getsockname()
+        return str(host), int(port)
+
+    async def start(self) -> None:
+        """Listen. Raises Refused when the address cannot be had."""
+        self._socket = listening(self._config.host, self._config.port)
+        settings = uvicorn.Config(
+            self._app,
+            loop="none",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=DRAIN_S,
+        )
+        self._server = _Uvicorn(settings)
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        ready = asyncio.create_task(self._server.ready.wait())
+        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if self._task.done():
+            self._task.result()
+
+    async def stop(self) -> None:
+        """Stop listening, end what is open."""
+        if self._server is None or self._task is None:
+            return
+        self._app.state.desk.close()
+        self._server.stop()
+        await self._task
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn without its signal handlers, and with a loop that sleeps."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        self.ready.set()
+        while not await self.on_tick(0):
+            try:
+                async with asyncio.timeout(_TICK_S):
+                    await self._stopping.wait()
+            except TimeoutError:
+                pass
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises Refused, naming what to do, when the address is busy or not ours."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Refused(
+                f"port {port} on {host} is in use; end what listens there, or choose another with --port"
+            ) from None
+        raise Refused(f"expected an address to listen on, got {host}:{port} ({error.strerror or error})") from None

@@ -1,0 +1,77 @@
+"""The system's own state: liveness, readiness, metrics, the bus, nodes, versions, lanes."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from echod.errors import BusError
+from echod.gateway.desk import Desk, answer, shown
+from echod.gateway.problems import Problem
+from echod.gateway.sse import streamed
+from echod.gateway.views import View, instant, node_view, plain
+
+
+async def healthz(desk: Desk, request: Request) -> Response:
+    """GET /healthz: this process answers."""
+    return answer({"ok": True})
+
+
+async def readyz(desk: Desk, request: Request) -> Response:
+    """GET /readyz: 200 when the bus answers and a version is active; else 503 with the reasons."""
+    reasons: list[str] = []
+    try:
+        await desk.bus.active()
+    except BusError as error:
+        reasons.append(f"bus: {error}")
+    active = desk.registry.active
+    if active is None:
+        reasons.append("no version deployed; run `echod deploy FOLDER`")
+    view = {
+        "ready": not reasons,
+        "bus": not any(reason.startswith("bus: ") for reason in reasons),
+        "version": active.version if active else None,
+        "sandbox": desk.level,
+        "degraded": desk.degraded(),
+        "reasons": reasons,
+    }
+    return answer(view, status=503 if reasons else 200, headers={"Retry-After": "1"} if reasons else None)
+
+
+async def metrics(desk: Desk, request: Request) -> Response:
+    """GET /metrics: Prometheus's text format."""
+    from echod.gateway import exposition  # its library is not cheap to load, and most gateways are never scraped
+
+    text = await exposition.text_of(desk.bus, desk.registry, desk.counts)
+    return Response(text, headers={"Content-Type": exposition.MEDIA_TYPE})
+
+
+async def bus(desk: Desk, request: Request) -> Response:
+    """GET /bus: which server, and what it would lose in a crash."""
+    address = desk.config.masked()["bus"] or f"unix://{desk.config.state.absolute() / 'valkey.sock'}"
+    return shown(desk, request, "bus", {"address": address, **cast("View", plain(await desk.bus.server()))})
+
+
+async def nodes(desk: Desk, request: Request) -> Response:
+    """GET /nodes."""
+    return shown(desk, request, "nodes", {"nodes": [node_view(row) for row in await desk.bus.nodes()]})
+
+
+async def versions(desk: Desk, request: Request) -> Response:
+    """GET /versions, newest first."""
+    active = desk.registry.active.version if desk.registry.active else None
+    known = sorted(await desk.bus.versions(), key=lambda entry: entry[1], reverse=True)
+    rows = [{"id": version, "activated": instant(ms), "active": version == active} for version, ms in known]
+    return shown(desk, request, "versions", {"versions": rows})
+
+
+async def lanes(desk: Desk, request: Request) -> Response:
+    """GET /lanes: the bus has no list of them yet."""
+    raise Problem("not-here-yet", "lanes are not listed in this version; GET /jobs?function=…&lane=… shows one")
+
+
+async def events(desk: Desk, request: Request) -> Response:
+    """GET /events: what open pages see change."""
+    return streamed(request, desk.live.events())

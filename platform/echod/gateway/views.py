@@ -1,0 +1,247 @@
+"""Records as the JSON objects of the contract (design §11): instants RFC 3339 UTC with milliseconds, bytes as base64.
+
+Payloads and results are opaque msgpack on the bus. Here they become values that JSON can carry, whatever a handler put
+in; nothing is rebuilt into an object of user code.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import cast
+
+import msgspec
+
+from echod.bus.answers import LogLine, NodeRow, QueueStats, RecurrenceRow
+from echod.gateway.nesting import is_deeper
+from echod.model.job import Error, History, Job
+from echod.policy.recurring import text_of, zone_of
+from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, QueueTrigger, Trigger
+
+_DEEPEST = 200  # containers within containers; a handler's result may be deeper, a page need not show it
+NODE_LEASE_MS = 60_000  # a node renews its number to this far ahead with each beat
+_LAST_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
+
+View = dict[str, object]
+
+
+def instant(ms: int) -> str:
+    """An instant of the bus as RFC 3339: `2026-03-29T01:00:00.000Z`."""
+    bounded = min(max(ms, 0), _LAST_MS)
+    return f"{datetime.fromtimestamp(bounded // 1000, UTC):%Y-%m-%dT%H:%M:%S}.{bounded % 1000:03d}Z"
+
+
+def instant_or_none(ms: int | None) -> str | None:
+    """The same, where there may be none."""
+    return None if ms is None else instant(ms)
+
+
+def value_of(packed: bytes) -> object:
+    """A msgpack value as one that JSON can carry: bytes are base64, keys are text, non-finite numbers null."""
+    try:
+        value = msgspec.msgpack.decode(packed)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return {"$msgpack": base64.b64encode(packed).decode()}  # not text, or deeper than can be read: as it is
+    if is_deeper(value, _DEEPEST):
+        return plain(value)
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))  # a mebibyte in milliseconds
+    except (TypeError, msgspec.MsgspecError):  # kinds or keys that only we have a spelling for
+        return plain(value)
+
+
+def plain(value: object, depth: int = 0) -> object:
+    """`value` in JSON's own kinds."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case bytes():
+            return base64.b64encode(value).decode()
+        case datetime():
+            return value.isoformat()
+        case msgspec.msgpack.Ext():
+            return {"$ext": value.code, "data": base64.b64encode(bytes(value.data)).decode()}
+        case dict() | list() | tuple() if depth >= _DEEPEST:
+            return "…"
+        case dict():
+            entries = cast("dict[object, object]", value)
+            return {_key(key): plain(item, depth + 1) for key, item in entries.items()}
+        case list() | tuple():
+            return [plain(item, depth + 1) for item in cast("Sequence[object]", value)]
+        case _:
+            return str(value)
+
+
+def _key(key: object) -> str:
+    match key:
+        case str():
+            return key
+        case bytes():
+            return base64.b64encode(key).decode()
+        case None | bool() | int() | float():
+            return msgspec.json.encode(key).decode()
+        case _:
+            return str(key)
+
+
+def job_view(job: Job) -> View:
+    """A job, as GET /jobs/{id} answers it."""
+    brief = brief_view(job)
+    return {
+        **brief,
+        "payload": value_of(job.payload),
+        "result": None if job.result is None else value_of(job.result),
+        "error": None if job.error is None else error_view(job.error),
+        "history": [history_view(entry) for entry in job.history],
+    }
+
+
+def brief_view(job: Job) -> View:
+    """A job in a list: without payload, result, traceback and history."""
+    return {
+        "id": job.id,
+        "function": job.function,
+        "lane": job.lane,
+        "state": job.state,
+        "reason": job.reason,
+        "attempts": job.attempts,
+        "failures": job.failures,
+        "error": None if job.error is None else {**error_view(job.error), "traceback": ""},
+        "due": instant(job.due_ms),
+        "minted": instant(job.minted_ms),
+        "started": instant_or_none(job.started_ms),
+        "ended": instant_or_none(job.ended_ms),
+        "occurrence": None
+        if job.occurrence is None
+        else {
+            "recurrence": job.occurrence.recurrence,
+            "due": instant(job.occurrence.due_ms),
+            "manual": job.occurrence.manual,
+        },
+        "parent": job.parent,
+        "version": job.version,
+        "progress": None if job.progress is None else [plain(job.progress[0]), job.progress[1]],
+        "cancelling": job.cancelling,
+    }
+
+
+def error_view(error: Error) -> View:
+    """Why a run ended badly."""
+    return {"type": error.type, "message": error.message, "traceback": error.traceback, "cause": error.cause}
+
+
+def history_view(entry: History) -> View:
+    """One run. A run that was lost has no end of its own."""
+    return {
+        "attempt": entry.attempt,
+        "worker": entry.worker,
+        "version": entry.version or None,
+        "started": instant_or_none(entry.started_ms or None),
+        "ended": instant_or_none(entry.ended_ms or None),
+        "outcome": entry.outcome,
+        "cause": entry.cause or None,
+        "wait_ms": entry.wait_ms,
+        "cpu_s": entry.cpu_us / 1e6,
+        "peak_bytes": entry.peak_bytes,
+        "cold": entry.cold,
+    }
+
+
+def log_view(entry: str, line: LogLine) -> View:
+    """A line of a job's output; `id` is where to resume after it."""
+    return {
+        "id": entry,
+        "at": instant(line.at_ms),
+        "attempt": line.attempt,
+        "stream": line.stream,
+        "level": line.level,
+        "logger": line.logger,
+        "text": line.text,
+    }
+
+
+def function_view(function: Function, version: str, stats: QueueStats) -> View:
+    """A function in GET /functions."""
+    return {
+        "name": function.name,
+        "module": function.module,
+        "queue": function.name,
+        "file": function.file,
+        "line": function.line,
+        "doc": function.doc,
+        "triggers": [trigger_view(function.name, trigger) for trigger in function.triggers],
+        "policy": msgspec.to_builtins(function.policy),
+        "payload_schema": function.payload_schema,
+        "pending": stats.pending,
+        "active": stats.active,
+        "scheduled": stats.scheduled,
+        "dead": stats.dead,
+        "paused": stats.paused,
+        "oldest": instant_or_none(stats.oldest_ms),
+        "version": version,
+    }
+
+
+def trigger_view(function: str, trigger: Trigger) -> View:
+    """What starts a function."""
+    if isinstance(trigger, QueueTrigger):
+        return {"kind": "queue"}
+    period = {"period_ms": trigger.period_ms} if isinstance(trigger, EveryTrigger) else {}
+    return {
+        "kind": "cron" if isinstance(trigger, CronTrigger) else "every",
+        "id": f"{function}/{trigger.name}",
+        "name": trigger.name,
+        "rule": text_of(trigger),
+        "tz": zone_of(trigger),
+        **period,
+        "missed": trigger.missed,
+        "cap": trigger.cap,
+        "payload": value_of(trigger.payload),
+    }
+
+
+def load_error_view(error: LoadError) -> View:
+    """Why a module is left out."""
+    return {
+        "module": error.module,
+        "file": error.file,
+        "line": error.line,
+        "column": error.column,
+        "message": error.message,
+        "kind": error.kind,
+    }
+
+
+def schedule_view(row: RecurrenceRow) -> View:
+    """A recurrence in GET /schedules."""
+    return {
+        "id": f"{row.queue}/{row.name}",
+        "function": row.queue,
+        "name": row.name,
+        "rule": row.rule,
+        "tz": row.tz or "UTC",
+        "next": instant_or_none(row.next_ms),
+        "last": instant_or_none(row.last_ms),
+        "missed": row.missed,
+        "skipped": row.skipped,
+        "paused": row.paused,
+        "error": row.error or None,
+    }
+
+
+def node_view(row: NodeRow) -> View:
+    """A node in GET /nodes: its lease, and what it told of itself when it joined."""
+    told = value_of(row.info) if row.info else None
+    info = cast("View", told) if isinstance(told, dict) else {}
+    return {
+        **info,
+        "id": row.id,
+        "number": row.number,
+        "seen": instant(row.lease_ends_ms - NODE_LEASE_MS),
+        "joined": instant(row.joined_ms),
+        "pump": row.pump,
+    }

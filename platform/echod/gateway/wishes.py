@@ -1,0 +1,116 @@
+"""What a caller wishes for a job beside its payload: the Echo-… headers, Idempotency-Key and Prefer, read strictly.
+
+A header that cannot be honoured is refused: none is ignored. `Prefer` alone may be (RFC 7240, section 2).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import msgspec
+from starlette.datastructures import Headers
+
+from echod.gateway.problems import Problem
+from echofn.units import duration_ms
+
+WAIT_CAP_S = 60
+IDEMPOTENCY_MS = 24 * 3_600_000
+FURTHEST_MS = 10 * 366 * 86_400_000
+_MAX_KEY = 255  # as in the draft of the header's standard, and at those who made it common
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(;.*)?", re.IGNORECASE | re.ASCII)
+
+
+class Wishes(msgspec.Struct, frozen=True):
+    """`wait_s` 0: not waiting. `lane` None: by the function's policy. At most one of `in_ms` and `at_ms`."""
+
+    wait_s: int = 0
+    key: str | None = None
+    lane: str | None = None
+    in_ms: int | None = None
+    at_ms: int | None = None
+    version: str | None = None
+
+
+def wishes_of(headers: Headers, now_ms: int) -> Wishes:
+    """The wishes in a request's headers. Raises the problem of the first that cannot be taken."""
+    durable = _one(headers, "Echo-Durable")
+    if durable is not None:
+        if durable.strip().lower() != "fsync":
+            raise Problem("bad-header", f"Echo-Durable: expected fsync, got {durable[:40]!r}")
+        raise Problem("not-implemented", "Echo-Durable: fsync is not in this version; leave the header out")
+    in_ms = _delay(_one(headers, "Echo-Delay"))
+    at_ms = _at(_one(headers, "Echo-At"), now_ms)
+    if in_ms is not None and at_ms is not None:
+        raise Problem("bad-header", "expected Echo-Delay or Echo-At, got both")
+    return Wishes(
+        wait_s=wait_seconds(",".join(headers.getlist("prefer"))),
+        key=_key(_one(headers, "Idempotency-Key")),
+        lane=_text(_one(headers, "Echo-Lane"), "Echo-Lane"),
+        in_ms=in_ms,
+        at_ms=at_ms,
+        version=_one(headers, "Echo-Version"),
+    )
+
+
+def wait_seconds(prefer: str) -> int:
+    """The seconds of `Prefer: wait=N`, at most 60; the first counts; what cannot be read is no preference."""
+    for part in prefer.split(","):
+        found = _WAIT.fullmatch(part)
+        if found:
+            return min(int(found[1]), WAIT_CAP_S)
+    return 0
+
+
+def _one(headers: Headers, name: str) -> str | None:
+    """A header that may be there once: of two values neither can be honoured."""
+    values = headers.getlist(name)
+    if len(values) > 1:
+        raise Problem("bad-header", f"{name}: expected it once, got it {len(values)} times")
+    return values[0] if values else None
+
+
+def _delay(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        delay = duration_ms(text.strip())
+    except ValueError as error:
+        raise Problem("bad-header", f"Echo-Delay: {error}") from None
+    if not 0 <= delay <= FURTHEST_MS:
+        raise Problem("bad-header", f"Echo-Delay: expected 0 to 3660 days, got {text.strip()[:40]!r}")
+    return delay
+
+
+def _at(text: str | None, now_ms: int) -> int | None:
+    if text is None:
+        return None
+    expected = "Echo-At: expected an RFC 3339 instant such as 2026-03-29T01:00:00Z"
+    if not _RFC_3339.fullmatch(text.strip()):
+        raise Problem("bad-header", f"{expected}, got {text.strip()[:60]!r}")
+    try:
+        moment = datetime.fromisoformat(text.strip().upper())
+        at_ms = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise Problem("bad-header", f"{expected}, got {text.strip()[:60]!r} ({error})") from None
+    if not 0 <= at_ms <= now_ms + FURTHEST_MS:
+        raise Problem("bad-header", f"{expected} within 3660 days from now, got {text.strip()!r}")
+    return at_ms
+
+
+def _key(text: str | None) -> str | None:
+    key = _text(text, "Idempotency-Key")
+    if key is not None and not 0 < len(key) <= _MAX_KEY:
+        raise Problem("bad-header", f"Idempotency-Key: expected 1 to {_MAX_KEY} characters, got {len(key)}")
+    return key
+
+
+def _text(raw: str | None, header: str) -> str | None:
+    """A header's value; its bytes are UTF-8 (the server hands them over as Latin-1)."""
+    if raw is None:
+        return None
+    try:
+        return raw.encode("latin-1").decode().strip()
+    except UnicodeError:
+        raise Problem("bad-header", f"{header}: expected UTF-8") from None

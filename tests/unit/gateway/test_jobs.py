@@ -1,0 +1,333 @@
+"""Jobs, their logs, cancel and redrive, on a real server and a real bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from echod.bus.answers import LogLine
+from echod.model.ids import JobId
+from echod.model.job import Done, Error
+from unit.gateway.kit import Rig, hold, until
+
+ODD_IDS = [
+    "x",
+    "JOB",
+    "JOB0000000000!",
+    "JOB000000000000",
+    "{x}:%23%3F*",
+    "%F0%9F%A6%8A",
+    "..%2F..%2F",
+    "a%0Ab",
+    "x" * 10_000,
+]
+
+
+async def test_a_job_is_shown_through_its_life(rig: Rig) -> None:
+    id = await rig.mint("hello.greet", {"name": "Ada"})
+    job = (await rig.http.get(f"/jobs/{id}")).json()
+    assert (job["id"], job["function"], job["lane"], job["state"], job["reason"]) == (
+        id,
+        "hello.greet",
+        "-",
+        "pending",
+        None,
+    )
+    assert (job["attempts"], job["failures"], job["payload"], job["result"], job["error"]) == (
+        0,
+        0,
+        {"name": "Ada"},
+        None,
+        None,
+    )
+    assert (job["started"], job["ended"], job["occurrence"], job["parent"], job["history"]) == (
+        None,
+        None,
+        None,
+        None,
+        [],
+    )
+    claimed = await rig.claim("hello.greet")
+    assert (await rig.http.get(f"/jobs/{id}")).json()["state"] == "active"
+    await rig.settle("hello.greet", Done(hold(claimed), rig.record(claimed), msgspec.msgpack.encode({"ok": True})))
+    job = (await rig.http.get(f"/jobs/{id}")).json()
+    assert (job["state"], job["result"], job["attempts"]) == ("done", {"ok": True}, 1)
+    assert job["started"] < job["ended"]
+    [run] = job["history"]
+    assert set(run) >= {
+        "attempt",
+        "worker",
+        "started",
+        "ended",
+        "outcome",
+        "cause",
+        "wait_ms",
+        "cpu_s",
+        "peak_bytes",
+        "cold",
+    }
+    assert (run["attempt"], run["worker"], run["outcome"], run["cpu_s"], run["cold"]) == (
+        1,
+        "WRK1",
+        "done",
+        0.0015,
+        True,
+    )
+
+
+async def test_a_dead_job_shows_its_error(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    await rig.fail("hello.any", Error("ValueError", "no <b>", "Traceback …", "signal:SEGV"))
+    job = (await rig.http.get(f"/jobs/{id}")).json()
+    assert job["state"] == "dead"
+    assert job["error"] == {
+        "type": "ValueError",
+        "message": "no <b>",
+        "traceback": "Traceback …",
+        "cause": "signal:SEGV",
+    }
+
+
+async def test_an_unknown_job_is_404_on_every_route(rig: Rig) -> None:
+    for method, verb in (("GET", ""), ("GET", "/logs"), ("POST", "/cancel"), ("POST", "/redrive")):
+        for id in (*ODD_IDS, "JOB0KHTOWnGLuC"):
+            answer = await rig.http.request(method, f"/jobs/{id}{verb}")
+            assert answer.status_code == 404, (method, id)
+            assert answer.json()["type"].endswith("unknown-job"), (method, id)
+            assert len(answer.json()["detail"]) < 300
+
+
+async def test_a_job_is_looked_for_in_the_queue_that_is_named(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    assert (await rig.http.get(f"/jobs/{id}?function=hello.any")).status_code == 200
+    assert (await rig.http.get(f"/jobs/{id}?function=hello.greet")).status_code == 404
+
+
+# ---- lists --------------------------------------------------------------------------------------------------------
+
+
+async def test_jobs_of_all_functions_are_listed_newest_first_in_all_states(rig: Rig) -> None:
+    done = await rig.mint("hello.any", 1)
+    await rig.run("hello.any")
+    dead = await rig.mint("shop.pack", 1)
+    await rig.fail("shop.pack", Error("E", "m"))
+    later = await rig.mint("hello.any", 2, Echo_Delay="1h")
+    waiting = await rig.mint("hello.greet", {"name": "x"})
+    body = (await rig.http.get("/jobs")).json()
+    assert [(job["id"], job["state"]) for job in body["jobs"]] == [
+        (waiting, "pending"),
+        (later, "scheduled"),
+        (dead, "dead"),
+        (done, "done"),
+    ]
+    assert body["cursor"] is None
+
+
+@pytest.mark.parametrize("query", ["", "&function=hello.any", "&state=pending", "&lane=-"])
+async def test_a_list_goes_on_where_its_cursor_points_without_a_gap_or_a_repeat(rig: Rig, query: str) -> None:
+    minted = [
+        await rig.mint(name, None)
+        for _ in range(8)
+        for name in ("hello.any", "shop.pack", "odd%20name%2F%7Bx%7D%3A%23%3F%25%F0%9F%A6%8A")
+    ]
+    expected = minted[::-1] if "function" not in query else minted[::3][::-1]
+    seen: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        body = (await rig.http.get(f"/jobs?limit=5{query}&cursor={cursor}")).json()
+        assert len(body["jobs"]) <= 5
+        seen += [job["id"] for job in body["jobs"]]
+        cursor = body["cursor"]
+    assert seen == expected
+
+
+async def test_lists_are_filtered_by_function_state_and_lane(rig: Rig) -> None:
+    await rig.mint("shop.pack", {"customer": {"id": "{a}:#/%?*\n🦊"}})
+    await rig.mint("shop.pack", {"customer": {"id": "b"}})
+    await rig.mint("hello.any", 1)
+
+    async def count(**query: str) -> int:
+        return len((await rig.http.get("/jobs", params=query)).json()["jobs"])
+
+    assert await count() == 3
+    assert await count(function="shop.pack") == 2
+    assert await count(lane="{a}:#/%?*\n🦊") == 1
+    assert await count(lane="b", function="hello.any") == 0
+    assert await count(state="pending") == 3
+    assert await count(state="done") == 0
+    assert await count(function="", state="", lane="") == 3
+
+
+async def test_a_bad_parameter_is_422_and_says_what_was_expected(rig: Rig) -> None:
+    for query in (
+        "state=alive",
+        *(f"limit={limit}" for limit in ("0", "201", "-1", "ten", "1.5", "٥", "9" * 5000)),
+        *(f"cursor={cursor}" for cursor in ("x", "JOB0000000000!", "x" * 10_000, "%00")),
+    ):
+        answer = await rig.http.get(f"/jobs?{query}")
+        assert answer.status_code == 422, query
+        assert "expected" in answer.json()["detail"]
+        assert len(answer.json()["detail"]) < 300
+
+
+async def test_a_list_of_an_unknown_function_is_404_with_suggestions(rig: Rig) -> None:
+    answer = await rig.http.get("/jobs?function=hello.gret")
+    assert (answer.status_code, answer.json()["suggestions"][0]) == (404, "hello.greet")
+
+
+async def test_the_morgue_lists_the_dead_with_their_errors(rig: Rig) -> None:
+    await rig.mint("hello.any", 1)
+    dead = await rig.fail("hello.any", Error("ValueError", "no", "", "timeout"))
+    await rig.mint("hello.any", 2)
+    [job] = (await rig.http.get("/morgue")).json()["jobs"]
+    assert (job["id"], job["error"]["cause"]) == (dead.id, "timeout")
+
+
+# ---- cancel, redrive ----------------------------------------------------------------------------------------------
+
+
+async def test_a_waiting_job_is_cancelled_at_once_and_asking_again_says_the_same(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    for _ in range(2):
+        answer = await rig.http.post(f"/jobs/{id}/cancel")
+        assert (answer.status_code, answer.json()["state"]) == (200, "cancelled")
+    assert (await rig.http.get(f"/jobs/{id}")).json()["state"] == "cancelled"
+
+
+async def test_a_running_job_is_asked_to_stop(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    await rig.claim("hello.any")
+    answer = await rig.http.post(f"/jobs/{id}/cancel")
+    assert (answer.status_code, answer.json()["cancelling"]) == (202, True)
+    assert (await rig.http.get(f"/jobs/{id}")).json()["cancelling"] is True
+
+
+async def test_an_ended_job_cannot_be_cancelled(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    await rig.run("hello.any")
+    answer = await rig.http.post(f"/jobs/{id}/cancel")
+    assert (answer.status_code, answer.json()["state"]) == (409, "done")
+
+
+async def test_a_dead_job_is_redriven_with_its_id_and_history(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    await rig.fail("hello.any", Error("E", "m"))
+    answer = await rig.http.post(f"/jobs/{id}/redrive")
+    assert (answer.status_code, answer.json()["id"], answer.json()["state"]) == (200, id, "pending")
+    job = (await rig.http.get(f"/jobs/{id}")).json()
+    assert (job["state"], job["failures"], len(job["history"])) == ("pending", 0, 1)
+    assert (await rig.run("hello.any")).id == id
+
+
+@pytest.mark.parametrize("state", ["pending", "done"])
+async def test_a_job_that_is_not_dead_cannot_be_redriven(rig: Rig, state: str) -> None:
+    id = await rig.mint("hello.any", 1)
+    if state == "done":
+        await rig.run("hello.any")
+    answer = await rig.http.post(f"/jobs/{id}/redrive")
+    assert (answer.status_code, answer.json()["state"]) == (409, state)
+
+
+# ---- logs ---------------------------------------------------------------------------------------------------------
+
+
+def line(number: int, text: str | None = None) -> LogLine:
+    return LogLine(1_774_746_000_000 + number, 1, "stdout", "info", "", text or f"line {number}")
+
+
+async def following(answer: httpx.Response) -> AsyncIterator[tuple[str, str, Any]]:
+    """(event, id, data) as they come."""
+    name = id = ""
+    async for text in answer.aiter_lines():
+        field, _, value = text.partition(": ")
+        match field:
+            case "event":
+                name = value
+            case "id":
+                id = value
+            case "data":
+                yield name, id, msgspec.json.decode(value)
+                name = id = ""
+
+
+async def test_a_log_as_json_is_what_is_kept(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    await rig.bus.log("hello.any", id, [line(1), line(2, "<b>\x1b[31m\n🦊")])
+    lines = (await rig.http.get(f"/jobs/{id}/logs", headers={"Accept": "application/json"})).json()
+    assert [(entry["text"], entry["stream"], entry["attempt"]) for entry in lines] == [
+        ("line 1", "stdout", 1),
+        ("<b>\x1b[31m\n🦊", "stdout", 1),
+    ]
+    assert lines[0]["at"] == "2026-03-29T01:00:00.001Z"
+
+
+async def test_a_log_is_followed_live_and_ends_with_its_job(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    await rig.bus.log("hello.any", id, [line(1)])
+    async with rig.http.stream("GET", f"/jobs/{id}/logs") as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        assert answer.headers["Cache-Control"] == "no-store"
+        events = following(answer)
+        assert (await anext(events))[2]["text"] == "line 1"
+        await rig.bus.log("hello.any", id, [line(2)])
+        assert (await anext(events))[2]["text"] == "line 2"
+        job = await rig.claim("hello.any")
+        await rig.bus.log("hello.any", id, [line(3)])
+        await rig.settle("hello.any", Done(hold(job), rig.record(job)))
+        rest = [(name, data.get("text", data.get("state"))) async for name, _, data in events]
+    assert rest == [("log", "line 3"), ("end", "done")]
+
+
+async def test_a_log_is_resumed_after_the_last_line_that_came(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    await rig.bus.log("hello.any", id, [line(number) for number in range(5)])
+    await rig.run("hello.any")
+    async with rig.http.stream("GET", f"/jobs/{id}/logs") as answer:
+        seen = [(name, event_id) async for name, event_id, _ in following(answer)]
+    async with rig.http.stream("GET", f"/jobs/{id}/logs", headers={"Last-Event-ID": seen[2][1]}) as answer:
+        rest = [(name, event_id) async for name, event_id, _ in following(answer)]
+    assert len(seen) == 6
+    assert rest == seen[3:]
+
+
+@pytest.mark.parametrize("last", ["x", "1-0; DROP", "$", "+", "9" * 60, "\xff"])
+async def test_a_bad_last_event_id_is_400(rig: Rig, last: str) -> None:
+    id = await rig.mint("hello.any", 1)
+    answer = await rig.http.get(f"/jobs/{id}/logs", headers={"Last-Event-ID": last.encode("latin-1")})  # type: ignore[dict-item]
+    assert answer.status_code == 400
+
+
+async def test_a_log_of_thousands_of_lines_arrives_whole_and_in_order(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    for start in range(0, 3000, 500):
+        await rig.bus.log("hello.any", id, [line(number) for number in range(start, start + 500)])
+    await rig.run("hello.any")
+    async with rig.http.stream("GET", f"/jobs/{id}/logs") as answer:
+        texts = [data["text"] async for name, _, data in following(answer) if name == "log"]
+    assert texts == [f"line {number}" for number in range(3000)]
+
+
+async def test_a_head_of_a_log_does_not_hang(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    answer = await rig.http.head(f"/jobs/{id}/logs")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+async def test_a_page_that_closes_its_log_stops_the_reading(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    before = len(asyncio.all_tasks())
+    async with rig.http.stream("GET", f"/jobs/{id}/logs") as answer:
+        assert answer.status_code == 200
+    await until(lambda: len(asyncio.all_tasks()) <= before)
+
+
+async def test_progress_is_shown(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    job = await rig.claim("hello.any")
+    await rig.bus.progress("hello.any", hold(job), 0.4, "half way")
+    assert (await rig.http.get(f"/jobs/{JobId(id)}")).json()["progress"] == [0.4, "half way"]

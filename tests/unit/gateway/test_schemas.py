@@ -1,0 +1,93 @@
+"""Payloads against their schema."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from echod.gateway.problems import Problem
+from echod.gateway.schemas import MOST_FAULTS, SMALL_BYTES, Schemas, json_path
+from echofn.manifest import Function, Policy, QueueTrigger
+
+ORDER: dict[str, Any] = {
+    "$ref": "#/$defs/Order",
+    "$defs": {
+        "Order": {
+            "type": "object",
+            "required": ["items"],
+            "properties": {
+                "items": {"type": "array", "items": {"$ref": "#/$defs/Item"}},
+                "at": {"type": "string", "format": "date-time"},
+            },
+        },
+        "Item": {
+            "type": "object",
+            "required": ["sku"],
+            "properties": {"sku": {"type": "string"}, "n": {"type": "integer"}},
+        },
+    },
+}
+
+
+def function(schema: dict[str, Any] | None, name: str = "shop.pack") -> Function:
+    return Function(name, "shop", "pack", "shop.py", 1, Policy(), (QueueTrigger(),), payload_schema=schema)
+
+
+def faults(payload: object, schema: dict[str, Any] = ORDER, *, size: int = 100) -> Any:
+    with pytest.raises(Problem) as caught:
+        Schemas().check("DEP0", function(schema), payload, size)
+    assert caught.value.status == 422
+    return caught.value.hints["faults"]
+
+
+def test_a_payload_that_fits_passes() -> None:
+    Schemas().check("DEP0", function(ORDER), {"items": [{"sku": "a", "n": 2}], "other": 1}, 100)
+
+
+def test_each_fault_is_named_with_its_path() -> None:
+    found = faults({"items": [{"sku": "a"}, {"sku": 7, "n": "x"}, {}]})
+    assert {fault["path"] for fault in found} == {"$.items[1].n", "$.items[1].sku", "$.items[2]"}
+    assert any("sku" in fault["message"] for fault in found)
+
+
+def test_a_payload_of_another_kind_is_named_at_the_root() -> None:
+    assert faults("a", {"type": "object"})[0]["path"] == "$"
+    assert faults(None, {"type": "object"})[0]["path"] == "$"
+
+
+def test_faults_are_bounded_in_number_and_size() -> None:
+    found = faults({"items": ["x" * 10_000] * 500})
+    assert len(found) == MOST_FAULTS
+    assert all(len(fault["message"]) <= 500 for fault in found)
+
+
+def test_without_a_schema_anything_goes() -> None:
+    Schemas().check("DEP0", function(None), object, 100)
+
+
+def test_a_schema_at_fault_leaves_the_decision_to_the_worker() -> None:
+    Schemas().check("DEP0", function({"type": "nonsense"}), 1, 100)
+    Schemas().check("DEP0", function({"$ref": "https://elsewhere.example/schema"}), 1, 100)
+
+
+def test_validators_are_per_version() -> None:
+    schemas = Schemas()
+    schemas.check("DEP1", function({"type": "string"}), "x", 100)
+    with pytest.raises(Problem):
+        schemas.check("DEP2", function({"type": "integer"}), "x", 100)
+    schemas.check("DEP1", function({"type": "string"}), "x", 100)
+
+
+def test_a_path_is_spelled_so_that_people_find_the_place() -> None:
+    assert json_path([]) == "$"
+    assert json_path(["items", 0, "sku"]) == "$.items[0].sku"
+    assert json_path(["a b", "c'd"]) == "$['a b'][\"c'd\"]"
+
+
+def test_of_a_large_payload_the_first_fault_is_named_and_that_quickly() -> None:
+    began = time.process_time()
+    found = faults({"items": [{"sku": 7}] * 200_000}, size=SMALL_BYTES + 1)
+    assert found == [{"path": "$.items[0].sku", "message": '7 is not of type "string"'}]
+    assert time.process_time() - began < 1
