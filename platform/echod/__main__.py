@@ -1,0 +1,5 @@
+"""`python -m echod` is `echod`."""
+
+from echod.cli import main
+
+main()

@@ -1,0 +1,67 @@
+"""Verbs that serve: dev, start, and one role alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import click
+
+from echod.cli.settings import settings
+from echod.config import Config
+from echod.errors import Refused
+
+ALL = frozenset({"gateway", "pump", "worker"})
+
+_folder = click.argument("folder", required=False, type=click.Path(path_type=Path), envvar="ECHOD_FOLDER")
+
+
+@click.command()
+@_folder
+@settings
+@click.option("--no-reload", is_flag=True, help="Do not watch the folder.")
+def dev(config: Config, folder: Path | None) -> int:
+    """Serve FOLDER (default: functions) with reload: embedded bus, gateway, pages, pump, workers.
+
+    A folder that has a `functions` folder and no Python files of its own is a project: its `functions` are served.
+    """
+    return _serve(config, ALL, folder or Path("functions"), dev=True)
+
+
+@click.command()
+@_folder
+@settings
+@click.option("--no-reload", is_flag=True, hidden=True)
+def start(config: Config, folder: Path | None) -> int:
+    """Serve FOLDER as it is now, or without one the active version; no reload, a token needed beyond loopback."""
+    return _serve(config, ALL, folder, dev=False)
+
+
+def _role(name: str, text: str) -> click.Command:
+    @click.command(name=name, help=text)
+    @settings
+    def verb(config: Config) -> int:
+        if config.bus is None:
+            raise Refused(f"{name}: expected --bus URL (or ECHOD_BUS), got none; `echod bus` prints a running node's")
+        return _serve(config, frozenset({name}), None, dev=False)
+
+    return verb
+
+
+gateway = _role("gateway", "Run the HTTP gateway and its pages alone, on your own bus.")
+pump = _role(
+    "pump", "Run a pump alone, on your own bus: due jobs, schedules, recovery of lost leases. Any number may run."
+)
+worker = _role("worker", "Run a worker node alone, on your own bus: it serves the active version.")
+
+
+def _serve(config: Config, roles: frozenset[str], folder: Path | None, *, dev: bool) -> int:
+    """Run a node until it is stopped; the exit code."""
+    from echod import log
+    from echod.node.node import serve
+
+    chosen = os.environ.get("ECHOD_LOG", "")
+    quiet = dev and not chosen  # at a terminal the lines of `dev` itself say what happened
+    log.configure(as_json=chosen == "json", level=logging.WARNING if quiet else logging.INFO)
+    return serve(config, roles, folder, dev=dev)

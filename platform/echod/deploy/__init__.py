@@ -1,0 +1,1 @@
+"""From a folder to a served version: snapshot, confined discovery, checks, one switch; and again on every save."""

@@ -1,0 +1,90 @@
+"""What only the control plane can judge of a discovered folder: rules and zones, names across modules, equal schedules.
+
+Pure. A function that fails here is left out with an error at its own file and line; the others are not affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+import msgspec
+
+from echod.errors import Refused
+from echod.policy.paths import steps
+from echod.policy.recurring import identified, text_of
+from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Manifest, QueueTrigger, Recurring, Trigger
+
+
+def checked(manifest: Manifest) -> Manifest:
+    """`manifest` with every recurrence under its own name, without the functions that cannot be, and why not."""
+    kept: dict[str, Function] = {}
+    errors = list(manifest.errors)
+    for function in sorted(manifest.functions, key=lambda each: (each.file, each.line)):
+        if (first := kept.get(function.name)) is not None:
+            said = f"function {function.name!r}: expected a name of its own, got that of {first.file}:{first.line}"
+            errors.append(_error(function, function.line, f"{said}; give one of them name="))
+            continue
+        triggers, faults = _triggers(function)
+        if faults := faults + _paths(function):
+            errors += faults
+        else:
+            kept[function.name] = msgspec.structs.replace(function, triggers=triggers)
+    return Manifest(manifest.package, tuple(kept[name] for name in sorted(kept)), ordered(errors))
+
+
+def ordered(errors: Iterable[LoadError]) -> tuple[LoadError, ...]:
+    """Errors by place, each once."""
+    return tuple(sorted(dict.fromkeys(errors), key=lambda each: (each.file, each.line or 0, each.column or 0)))
+
+
+def _triggers(function: Function) -> tuple[tuple[Trigger, ...], list[LoadError]]:
+    """The triggers, their recurrences named; and what is wrong with them."""
+    good: list[Trigger] = []
+    faults: list[LoadError] = []
+    names: dict[str, Recurring] = {}
+    for trigger in function.triggers:
+        if isinstance(trigger, QueueTrigger):
+            good.append(trigger)
+            continue
+        try:
+            named = identified(_unnamed(trigger))
+        except Refused as error:
+            faults.append(_error(function, trigger.line, str(error)))
+            continue
+        if (same := names.get(named.name)) is not None:
+            what = f"{text_of(trigger)!r}: expected a schedule of its own, got {same.name!r} of line {same.line} again"
+            faults.append(_error(function, trigger.line, f"{what}; remove one, or give it another name="))
+            continue
+        names[named.name] = named
+        good.append(named)
+    return tuple(good), faults
+
+
+def _unnamed(trigger: Recurring) -> Recurring:
+    """The trigger without the name that discovery makes of the rule as written: equal rules can be written apart."""
+    match trigger:
+        case CronTrigger():
+            written = f"{trigger.rule} {trigger.tz}"
+        case EveryTrigger():
+            suffix = f" from {trigger.anchor_ms}ms" if trigger.anchor_ms else ""
+            written = f"every {trigger.period_ms}ms{suffix}"
+        case _:
+            assert_never(trigger)
+    return msgspec.structs.replace(trigger, name="") if trigger.name == written else trigger
+
+
+def _paths(function: Function) -> list[LoadError]:
+    """What is wrong with the paths into the payload."""
+    faults: list[LoadError] = []
+    for name, path in (("lane", function.policy.lane), ("unique", function.policy.unique)):
+        if isinstance(path, str):
+            try:
+                steps(path)
+            except Refused as error:
+                faults.append(_error(function, function.line, f"{name}: {error}"))
+    return faults
+
+
+def _error(function: Function, line: int, message: str) -> LoadError:
+    return LoadError(function.module, function.file, message, line or function.line, kind="refused")

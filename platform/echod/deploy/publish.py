@@ -1,0 +1,89 @@
+"""A snapshot becomes the served version: described, stored, switched to by one write.
+
+Owns the way from a folder's content to the bus. It decides nothing about broken modules: `deployed` refuses them whole
+(a deploy), `deploy.live` serves their last good content (dev).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from echod import log
+from echod.bus import Bus
+from echod.bus.answers import Active
+from echod.deploy.checks import checked
+from echod.deploy.discovery import Discovery
+from echod.deploy.snapshot import Snapshot, snapshot_of
+from echod.errors import Refused
+from echod.registry.archive import Archive, decompressed, opened, pieces_of
+from echod.registry.registry import Registry, Said
+from echofn.manifest import LoadError, Manifest
+
+_log = log.get("deploy")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Publisher:
+    """Describes snapshots, and switches the bus to them."""
+
+    def __init__(self, bus: Bus, registry: Registry, discovery: Discovery) -> None:
+        self._bus = bus
+        self._registry = registry
+        self._discovery = discovery
+
+    async def describe(self, snapshot: Snapshot, *, again: bool = False) -> Manifest:
+        """What the folder's modules have, found in confined processes. `again`: try those known to hang, too."""
+        root = await self._registry.materialise(snapshot.version, snapshot.archive)
+        return checked(await self._discovery.describe(root, snapshot, again=again))
+
+    async def publish(self, snapshot: Snapshot, manifest: Manifest, errors: Sequence[LoadError] = ()) -> Active:
+        """Store the version and switch to it, with the errors that people shall see. Raises BusError."""
+        now = self._registry.active
+        if now is not None and (now.version, now.manifest, now.errors) == (snapshot.version, manifest, tuple(errors)):
+            return Active(now.version, now.generation)
+        described = _encode(manifest)
+        said = Said(tuple(errors), hashlib.sha256(described).digest())
+        await self._bus.put_version(snapshot.version, pieces_of(snapshot.archive), described)
+        active = await self._bus.activate(snapshot.version, errors=_encode(said))
+        await self._registry.refresh()
+        return active
+
+    async def deployed(self, body: bytes) -> dict[str, object]:
+        """Take a packed folder from outside, and switch to it whole or not at all.
+
+        Raises Refused naming file and line of everything that is broken in it; BusError.
+        """
+        snapshot = _snapshot_of(decompressed(body))
+        manifest = await self.describe(snapshot, again=True)
+        if manifest.errors:
+            raise Refused("nothing was deployed: " + "; ".join(place_of(error) for error in manifest.errors))
+        active = await self.publish(snapshot, manifest)
+        _log.info("version.deployed", version=active.version, generation=active.generation)
+        return {
+            "version": active.version,
+            "generation": active.generation,
+            "functions": [function.name for function in manifest.functions],
+            "errors": [],
+        }
+
+    async def previous(self, package: str) -> tuple[Snapshot, Manifest] | None:
+        """The bus's active version, when it is one of this package: what was good before a restart."""
+        active, _ = await self._bus.active()
+        manifest = await self._registry.manifest(active.version) if active is not None else None
+        if active is None or manifest is None or manifest.package != package:
+            return None
+        stored = await self._bus.get_version(active.version)
+        return None if stored is None else (_snapshot_of(opened(stored[0], active.version)), manifest)
+
+
+def _snapshot_of(archive: Archive) -> Snapshot:
+    return snapshot_of(archive.package, {file.path: file.data for file in archive.files})
+
+
+def place_of(error: LoadError) -> str:
+    """An error as editors link it: "file:line:column: message"."""
+    spots = [str(spot) for spot in (error.file or error.module, error.line, error.column) if spot not in {None, ""}]
+    return f"{':'.join(spots)}: {error.message}" if spots else error.message

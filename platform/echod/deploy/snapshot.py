@@ -1,0 +1,173 @@
+"""A folder as a value: its files by content, the package's name, the modules in it that may have functions.
+
+Equal folders give equal snapshots: neither times nor the order of reading matter. A link that stays inside is followed;
+one that leads out is refused, because the version would not hold what it says.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+from echod.deploy.ignore import FILE, Ignored, ignored, never_taken
+from echod.errors import Refused
+from echod.model.ids import VersionId
+from echod.registry.archive import MAX_BYTES, Archive, archived, version_of
+from echofn.discovery_protocol import package_name
+
+DEFAULT = "functions"
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """One state of a folder."""
+
+    archive: Archive
+    version: VersionId
+    modules: tuple[str, ...]
+
+    @property
+    def contents(self) -> dict[str, bytes]:
+        """The files' bytes by path."""
+        return {file.path: file.data for file in self.archive.files}
+
+
+def served_folder(given: Path) -> Path:
+    """The folder to serve: `given`, or its `functions` when it is a project, with no Python files of its own.
+
+    Raises Refused when there is no such folder.
+    """
+    folder = given.expanduser().absolute()
+    if not folder.is_dir():
+        what = "a folder, got a file" if folder.exists() else "an existing folder"
+        raise Refused(f"{given}: expected {what}; `echod init {given}` makes one")
+    inner = folder / DEFAULT
+    if inner.is_dir() and not any(folder.glob("*.py")):
+        folder = inner
+    return folder.resolve()
+
+
+def taken(folder: Path, *, state: Path | None = None) -> Snapshot:
+    """A snapshot of `folder`. `state`: a state folder that may lie inside and is left out.
+
+    Raises Refused naming the file that cannot be part of a version, or when the folder is gone.
+    """
+    if not folder.is_dir():
+        raise Refused(f"the folder {folder} is gone")
+    return snapshot_of(package_of(folder), _files(folder, state.resolve() if state else None))
+
+
+def snapshot_of(package: str, files: dict[str, bytes]) -> Snapshot:
+    """The snapshot of these files."""
+    archive = archived(package, files)
+    modules = tuple(module for file in archive.files if (module := module_of(file.path)))
+    return Snapshot(archive, version_of(archive), modules)
+
+
+def package_of(folder: Path) -> str:
+    """The name by which the folder's modules import each other: the folder's own, made importable."""
+    return package_name(folder.name)
+
+
+def module_of(path: str) -> str | None:
+    """The module that the file at `path` is, or None when nothing is looked for in it."""
+    *folders, name = path.split("/")
+    if not name.endswith(".py") or name.startswith(("_", "test_")) or name == "conftest.py":
+        return None
+    if any(folder == "tests" or folder.startswith("_") for folder in folders):
+        return None
+    return ".".join([*folders, name.removesuffix(".py")])
+
+
+def file_of(module: str) -> str:
+    """The path of a module's file."""
+    return module.replace(".", "/") + ".py"
+
+
+def _files(folder: Path, state: Path | None) -> dict[str, bytes]:
+    walk = _Walk(folder, state)
+    walk.into(folder, folder.resolve(), "", frozenset())
+    if (total := sum(walk.sizes.values())) > MAX_BYTES:
+        largest = max(walk.sizes, key=lambda path: walk.sizes[path])
+        raise Refused(
+            f"{folder}: expected at most {MAX_BYTES // 1_000_000} MB, got {total / 1e6:.1f} MB "
+            f"(largest: {largest}, {walk.sizes[largest] / 1e6:.1f} MB); name what does not belong in {FILE}"
+        )
+    contents: dict[str, bytes] = {}
+    for path, file in walk.files.items():
+        try:
+            contents[path] = file.read_bytes()
+        except FileNotFoundError:
+            continue  # removed since it was listed: the next look will say the same
+        except OSError as error:
+            raise Refused(f"{path}: {error.strerror or error}") from None
+    return contents
+
+
+class _Walk:
+    """Collects the files below a folder by their path in it."""
+
+    def __init__(self, top: Path, state: Path | None) -> None:
+        self.files: dict[str, Path] = {}
+        self.sizes: dict[str, int] = {}
+        self._top = top.resolve()
+        self._state = state
+        self._leave_out = _ignore_file(top)
+
+    def into(self, folder: Path, real: Path, prefix: str, above: frozenset[Path]) -> None:
+        """Collect below `folder`, which really is `real`; `above`: the real folders around it, as it was reached."""
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise Refused(f"{prefix or folder}: {error.strerror or error}") from None
+        above |= {real}
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path, target = prefix + entry.name, real / entry.name
+            if entry.is_symlink():
+                target = self._followed(target, path, above)
+            try:
+                found = target.stat()
+            except FileNotFoundError:
+                continue
+            is_folder = stat.S_ISDIR(found.st_mode)
+            if never_taken(entry.name, is_folder) or self._leave_out(path, is_folder):
+                continue
+            _check_name(path)
+            if is_folder:
+                if target != self._state and not (target / "pyvenv.cfg").exists():
+                    self.into(target, target, f"{path}/", above)
+            elif stat.S_ISREG(found.st_mode):
+                self.files[path], self.sizes[path] = target, found.st_size
+
+    def _followed(self, link: Path, path: str, above: frozenset[Path]) -> Path:
+        """Where a link leads; refused when it leads out, nowhere, or to a folder around itself."""
+        expected = f"{path}: expected a link to a file of the folder"
+        try:
+            target = link.resolve(strict=True)
+        except (OSError, RuntimeError):
+            raise Refused(f"{expected}, got a broken one; remove it") from None
+        if not target.is_relative_to(self._top):
+            raise Refused(f"{expected}, got one to {target}; copy the file instead")
+        if target in above:
+            raise Refused(f"{expected}, got one to a folder around it; remove it")
+        return target
+
+
+def _check_name(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise Refused(f"{path!r}: expected a file name in UTF-8; rename it") from None
+
+
+def _ignore_file(folder: Path) -> Ignored:
+    try:
+        return ignored((folder / FILE).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ignored("")

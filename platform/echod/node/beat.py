@@ -1,0 +1,40 @@
+"""The one beat of a process: every 20 s, and at once after a reconnect, it renews the node's lease and hears the news.
+
+The answer goes to everybody who asked for it: the pump ticks by it, the registry learns of a switch that it missed. A
+node whose lease ran out, because it was frozen for a minute, is leased another number by the bus and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from echod.bus import Bus
+from echod.bus.answers import BeatAnswer
+from echod.registry.duty import LONGEST_SLEEP_S, Loop, Report
+
+
+class Beat:
+    """Beats until cancelled, and tells `hear` each answer."""
+
+    name = "beat"
+
+    def __init__(self, bus: Bus, *, pump: bool, hear: Sequence[Callable[[BeatAnswer], object]]) -> None:
+        self._bus = bus
+        self._pump = pump
+        self._hear = hear
+        self._loop = Loop(self)
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        forget = self._bus.on("connected", lambda *_: self._loop.wake())
+        try:
+            await self._loop.run()
+        finally:
+            forget()
+
+    async def turn(self) -> Report:
+        """One beat."""
+        answer = await self._bus.beat(pump=self._pump)
+        for hear in self._hear:
+            hear(answer)
+        return Report(sleep_s=LONGEST_SLEEP_S)

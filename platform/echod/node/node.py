@@ -1,0 +1,154 @@
+"""A node's life: state folder, bus, roles, signals. The roles themselves are composed in `roles`.
+
+How it dies: the first SIGTERM, SIGINT or SIGHUP drains (no new requests, no new claims, running jobs may end), a second
+one releases what runs at once. On SIGKILL the kernel ends its children (embedded server, base, discovery), and the base
+its workers; leases run out and others take over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from echod import log
+from echod.bus import Bus
+from echod.config import Config
+from echod.deploy.discovery import Discovery
+from echod.deploy.live import Live
+from echod.deploy.publish import Publisher
+from echod.deploy.snapshot import served_folder
+from echod.errors import BusAway
+from echod.node import terminal
+from echod.node.doors import Walls, chosen, refuse_open_door
+from echod.node.dotenv import loaded
+from echod.node.embedded import Embedded, find_binary
+from echod.node.lock import StateLock
+from echod.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from echod.node.roles import Roles
+
+_log = log.get("node")
+
+AWAY_S = 1.0
+
+
+def serve(config: Config, names: frozenset[str], folder: Path | None, *, dev: bool) -> int:
+    """Run a node until it is stopped; the exit code. Raises Refused for what cannot be served, BusUnfit."""
+    verb = "dev" if dev else "start" if len(names) > 1 else next(iter(names))
+    if "gateway" in names:
+        refuse_open_door(config, verb)
+    served = served_folder(folder) if folder is not None else None
+    if dev and served is not None:
+        os.environ.update(loaded(served, os.environ))  # discovery and workers take secrets from the environment
+    node = Node(config, verb, names, served, chosen(config.sandbox))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(node.run())
+
+
+class Node:
+    """One life."""
+
+    def __init__(self, config: Config, verb: str, names: frozenset[str], folder: Path | None, walls: Walls) -> None:
+        self._config = config
+        self._verb = verb
+        self._names = names
+        self._folder = folder
+        self._walls = walls
+        self._lock: StateLock | None = None
+        self._embedded: Embedded | None = None
+        self._told = asyncio.Event()
+        self._roles: Roles | None = None
+        self._starting: asyncio.Task[object] | None = None
+
+    async def run(self) -> int:
+        """Come up, serve, go down. 0: told to stop; 1: a part failed."""
+        self._starting = asyncio.current_task()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+        try:
+            async with AsyncExitStack() as down:
+                self._roles = roles = await self._come_up(down)
+                self._starting = None
+                roles.failed.add_done_callback(lambda _: self._told.set())
+                await self._told.wait()
+                await roles.drain()
+        except asyncio.CancelledError:
+            if not self._told.is_set():
+                raise
+            return 0
+        if roles.failed.done():
+            failure = roles.failed.result()
+            _log.error("node.failed", error=repr(failure), exc_info=failure)
+            return 1
+        return 0
+
+    async def _come_up(self, down: AsyncExitStack) -> Roles:
+        """What takes long goes side by side: the server loads, the folder is discovered, the roles are imported."""
+        importing = asyncio.ensure_future(asyncio.to_thread(importlib.import_module, "echod.node.roles"))
+        address = await self._address(down)
+        bus = await self._open(address)
+        down.push_async_callback(bus.close)
+        registry = Registry(bus, self._config.state)
+        down.callback(registry.close)
+        publisher = Publisher(bus, registry, Discovery(self._walls.level, self._config.env))
+        live = Live(self._folder, publisher, self._config.state) if self._folder is not None else None
+        first = asyncio.ensure_future(live.follow()) if live is not None else None
+        if first is not None:
+            down.callback(first.cancel)
+        roles_module = await importing
+        roles: Roles = roles_module.Roles(
+            roles_module.Parts(
+                bus, address, registry, publisher, self._config, self._verb, self._names, self._folder, self._walls
+            ),
+            quit=self._signalled,
+        )
+        if self._embedded is not None:
+            roles.keep("server", self._embedded.run())
+        await roles.come_up(down)
+        if self._lock is not None and roles.url:
+            self._lock.announce(roles.url)
+        await roles.serve(first)
+        if live is not None and self._verb == "dev":
+            roles.watch(live, down)
+        return roles
+
+    async def _address(self, down: AsyncExitStack) -> str:
+        """The bus to use: the one given, or our own on a state folder that is ours alone."""
+        if self._verb in {"dev", "start"}:
+            self._lock = StateLock(self._config.state)
+            down.callback(self._lock.release)
+        if self._config.bus is not None:
+            return self._config.bus
+        binary = find_binary(self._config.valkey_server, os.environ)
+        self._embedded = Embedded(self._config.state, binary)
+        down.push_async_callback(self._embedded.stop)
+        await self._embedded.start()
+        return self._embedded.address
+
+    async def _open(self, address: str) -> Bus:
+        """The bus, waited for as long as it takes: whoever starts everything at once need not order it."""
+        told = False
+        while True:
+            try:
+                return await Bus.open(address, app=self._config.app)
+            except BusAway as error:
+                if not told:
+                    terminal.say(f"waiting for the bus: {error}")
+                    told = True
+                await asyncio.sleep(AWAY_S)
+
+    def _signalled(self) -> None:
+        if not self._told.is_set():
+            self._told.set()
+            if self._starting is not None:
+                self._starting.cancel()
+        elif self._roles is not None:
+            self._roles.release()

@@ -1,0 +1,153 @@
+"""What `dev` and `start` print: where they listen, what they serve, what a save has done. Plain off a terminal."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from echod.deploy.live import Saved
+from echod.deploy.publish import place_of
+from echod.errors import Refused
+from echod.policy.recurring import rule_of, text_of, zone_of
+from echofn.manifest import Function, LoadError, QueueTrigger, Recurring, Trigger
+
+_COLOURED = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def say(text: str = "") -> None:
+    """One line, at once; a reader that has gone is not our business."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        pass
+
+
+def banner(verb: str, url: str | None, bus: str, served: str) -> None:
+    """Where this node is."""
+    say(f"{_bold('echod ' + verb)}  {_bold(url) if url else served}")
+    say(f"  bus      {bus}")
+    if url:
+        say(f"  serving  {served}")
+
+
+def sandbox(level: str, missing: Iterable[str]) -> None:
+    """The level of confinement, and in one line what it lacks."""
+    lacks = "; ".join(missing)
+    say(f"  sandbox  {level}" + (f", without {lacks}" if lacks else ""))
+
+
+def functions(found: Iterable[Function], now_ms: int, url: str | None) -> None:
+    """A line per function: what starts it, when next, and a command to try it."""
+    listed = list(found)
+    width = max((len(function.name) for function in listed), default=0)
+    for function in listed:
+        started = ", ".join(trigger_text(trigger, now_ms) for trigger in function.triggers)
+        say(f"  {_bold(function.name.ljust(width))}  {started}  {_dim(command(function, url))}")
+    if not listed:
+        say("  no functions: put @queue, @cron or @every on one")
+
+
+def errors(found: Iterable[LoadError]) -> None:
+    """What could not be loaded, as "file:line:column: message"."""
+    for error in found:
+        say(f"  {_red('error')}  {place_of(error)}")
+
+
+def saved(news: Saved) -> None:
+    """What a save has done."""
+    files = ", ".join(news.files[:5]) + (f" and {len(news.files) - 5} more" if len(news.files) > 5 else "")
+    if news.errors:
+        say(f"{files or 'reload'}: {_red('broken')}; what was good before serves on")
+        errors(news.errors)
+    else:
+        what = "mended, " if news.mended else ""
+        say(f"{files or 'reload'}: {what}serving {news.version} after {news.took_ms} ms")
+
+
+def trigger_text(trigger: Trigger, now_ms: int) -> str:
+    """What starts a function, with the next due instant."""
+    if isinstance(trigger, QueueTrigger):
+        return "queue"
+    zone = zone_of(trigger)
+    return f"{text_of(trigger)}{'' if zone == 'UTC' else ' ' + zone}, next {_next(trigger, now_ms)}"
+
+
+def command(function: Function, url: str | None) -> str:
+    """A command that calls the function."""
+    payload = sample(function.payload_schema or {}) if function.takes_payload else None
+    parts = ["echod", "invoke", function.name]
+    if function.takes_payload:
+        parts += ["--data", msgspec.json.encode(payload).decode()]
+    if url and not url.endswith(":8321"):
+        parts += ["--url", url]
+    return shlex.join([*parts, "--wait"])
+
+
+def sample(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None, depth: int = 0) -> object:
+    """A small value that fits a JSON Schema of the kinds msgspec writes."""
+    whole = whole or schema
+    if depth > 8:
+        return None
+    for name in ("default", "const"):
+        if name in schema:
+            return schema[name]
+    for name in ("enum", "examples"):
+        if schema.get(name):
+            return schema[name][0]
+    if "$ref" in schema:
+        return sample(whole.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), whole, depth + 1)
+    for name in ("anyOf", "oneOf", "allOf"):
+        if schema.get(name):
+            return sample(schema[name][0], whole, depth + 1)
+    match schema.get("type"):
+        case "object":
+            needed = schema.get("required", ())
+            return {
+                name: sample(schema["properties"][name], whole, depth + 1)
+                for name in needed
+                if name in schema.get("properties", {})
+            }
+        case "array":
+            return []
+        case "string":
+            return _text(schema)
+        case "integer" | "number":
+            return max(schema.get("minimum", 0), schema.get("exclusiveMinimum", -1) + 1)
+        case "boolean":
+            return False
+        case None:
+            return {}
+        case _:
+            return None
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    shapes = {"date": "2026-01-31", "date-time": "2026-01-31T12:00:00Z", "time": "12:00:00", "duration": "PT1S"}
+    shapes["uuid"] = "00000000-0000-0000-0000-000000000000"
+    return str(shapes.get(schema.get("format", ""), "x" * schema.get("minLength", 0)))
+
+
+def _next(trigger: Recurring, now_ms: int) -> str:
+    try:
+        due_ms = rule_of(trigger).next_after(now_ms)
+    except Refused:
+        return "never"
+    return datetime.fromtimestamp(due_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if _COLOURED else text
+
+
+def _dim(text: str) -> str:
+    return f"\x1b[2m{text}\x1b[0m" if _COLOURED else text
+
+
+def _red(text: str) -> str:
+    return f"\x1b[31m{text}\x1b[0m" if _COLOURED else text

@@ -1,0 +1,296 @@
+"""Saving: new code is served, broken code never takes the last good down, and errors come and go with their cause."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from echod.bus import Bus
+from echod.deploy.discovery import Discovery
+from echod.deploy.live import Live, Saved
+from echod.deploy.publish import Publisher
+from echod.errors import Refused
+from echod.registry.registry import Registry
+
+from .conftest import HANG_MS
+
+Write = Callable[[str, str], None]
+
+
+def function(name: str, value: int = 1) -> str:
+    return f"from echofn import queue\n@queue()\ndef {name}(payload):\n    return {value}\n"
+
+
+def served(registry: Registry, path: str = "shop.py") -> str:
+    """The content of a file of the active version, as a worker would import it."""
+    assert registry.active is not None
+    root = registry._versions / registry.active.version
+    return (root / "functions" / path).read_text()
+
+
+async def test_a_save_is_a_new_version_and_an_equal_one_is_not(live: Live, write: Write, registry: Registry) -> None:
+    write("shop.py", function("pack"))
+    first = await live.turn()
+    assert first is not None
+    assert registry.names() == ["shop.pack"]
+    write("shop.py", function("pack"))
+    assert await live.turn() is None
+    write("shop.py", function("send"))
+    second = await live.turn()
+    assert second is not None
+    assert second.version != first.version
+    assert second.files == ("shop.py",)
+    assert registry.names() == ["shop.send"]
+
+
+async def test_a_broken_save_keeps_the_last_good_version_and_says_where(
+    live: Live, write: Write, registry: Registry
+) -> None:
+    write("shop.py", function("pack"))
+    write("other.py", function("lend", 1))
+    await live.turn()
+    write("shop.py", "def broken(:\n")
+    write("other.py", function("lend", 2))
+    broken = await live.turn()
+    assert broken is not None
+    [error] = broken.errors
+    assert (error.file, error.line, error.column is not None) == ("shop.py", 1, True)
+    assert registry.active is not None
+    assert registry.active.errors == broken.errors
+    assert registry.names() == ["other.lend", "shop.pack"]
+    assert served(registry) == function("pack")
+    assert served(registry, "other.py") == function("lend", 2)
+    write("shop.py", function("pack", 3))
+    fixed = await live.turn()
+    assert fixed is not None
+    assert fixed.mended
+    assert registry.active.errors == ()
+    assert served(registry) == function("pack", 3)
+
+
+async def test_a_module_that_never_was_good_is_left_out(live: Live, write: Write, registry: Registry) -> None:
+    write("shop.py", function("pack"))
+    write("bad.py", "import nothing_of_this_name\n")
+    first = await live.turn()
+    assert first is not None
+    assert [(error.file, error.line) for error in first.errors] == [("bad.py", 1)]
+    assert registry.names() == ["shop.pack"]
+
+
+async def test_a_bad_rule_leaves_out_its_function_and_an_edit_falls_back_to_the_good_one(
+    live: Live, write: Write, registry: Registry
+) -> None:
+    good = "from echofn import cron\n@cron('0 6 * * *')\ndef report(): pass\n"
+    write("shop.py", good + "\n@cron('0 0 30 2 *')\ndef never(): pass\n")
+    first = await live.turn()
+    assert first is not None
+    assert [error.line for error in first.errors] == [5]
+    assert registry.names() == ["shop.report"]
+    write("shop.py", good)
+    await live.turn()
+    write("shop.py", good.replace("0 6 * * *", "0 6 * * * * *"))
+    await live.turn()
+    assert registry.names() == ["shop.report"]
+    assert served(registry) == good
+
+
+async def test_a_helper_that_breaks_its_users_keeps_the_whole_last_version(
+    live: Live, write: Write, registry: Registry
+) -> None:
+    write("lib.py", "more = 1\n")
+    write("shop.py", "from .lib import more\n" + function("pack"))
+    await live.turn()
+    assert registry.active is not None
+    before = registry.active.version
+    write("lib.py", "less = 1\n")
+    broken = await live.turn()
+    assert broken is not None
+    assert broken.version == before
+    assert [(error.file, error.line) for error in broken.errors] == [("shop.py", 1)]
+    write("shop.py", "from .lib import less\n" + function("pack"))
+    await live.turn()
+    assert registry.active.errors == ()
+    assert served(registry, "lib.py") == "less = 1\n"
+
+
+async def test_a_helper_is_kept_for_whom_it_broke_and_other_saves_get_through(
+    live: Live, write: Write, registry: Registry
+) -> None:
+    write("lib.py", "more = 1\n")
+    write("shop.py", "from .lib import more\n" + function("pack"))
+    write("other.py", function("lend"))
+    await live.turn()
+    write("lib.py", "less = 1\n")
+    write("other.py", function("lend", 2))
+    broken = await live.turn()
+    assert broken is not None
+    assert [error.file for error in broken.errors] == ["shop.py"]
+    assert served(registry, "lib.py") == "more = 1\n"
+    assert served(registry, "other.py") == function("lend", 2)
+    assert registry.names() == ["other.lend", "shop.pack"]
+
+
+async def test_where_two_need_a_helper_in_two_ways_the_whole_last_version_stays(
+    live: Live, write: Write, registry: Registry
+) -> None:
+    write("lib.py", "more = 1\n")
+    write("shop.py", "from .lib import more\n" + function("pack"))
+    write("other.py", "from .lib import more\n" + function("lend"))
+    first = await live.turn()
+    assert first is not None
+    write("lib.py", "less = 1\n")
+    write("other.py", "from .lib import less\n" + function("lend", 2))
+    broken = await live.turn()
+    assert broken is not None
+    assert broken.version == first.version
+    assert [error.file for error in broken.errors] == ["shop.py"]
+    assert registry.names() == ["other.lend", "shop.pack"]
+
+
+async def test_a_broken_helper_is_served_as_it_last_was(live: Live, write: Write, registry: Registry) -> None:
+    write("lib.py", "more = 1\n")
+    write("shop.py", "from .lib import more\n" + function("pack"))
+    await live.turn()
+    write("lib.py", "more = (\n")
+    broken = await live.turn()
+    assert broken is not None
+    assert {error.file for error in broken.errors} == {"lib.py", "shop.py"}
+    assert served(registry, "lib.py") == "more = 1\n"
+    assert registry.names() == ["shop.pack"]
+
+
+async def test_deleting_and_renaming_a_module_removes_what_it_had(
+    live: Live, write: Write, folder: Path, registry: Registry
+) -> None:
+    write("shop.py", function("pack"))
+    write("gone.py", function("lend"))
+    await live.turn()
+    (folder / "gone.py").unlink()
+    (folder / "shop.py").rename(folder / "store.py")
+    await live.turn()
+    assert registry.names() == ["store.pack"]
+    write("gone.py", "def broken(:\n")
+    await live.turn()
+    assert registry.names() == ["store.pack"]
+
+
+async def test_a_hang_delays_saves_once_and_is_tried_again_when_its_code_changes(
+    live: Live, write: Write, registry: Registry
+) -> None:
+    write("shop.py", function("pack"))
+    write("slow.py", "from .lib import x\n" + function("lend"))
+    write("lib.py", "while True: pass\n")
+    first = await live.turn()
+    assert first is not None
+    assert {error.module for error in first.errors} == {"slow", "lib"}
+    write("shop.py", function("pack", 2))
+    began = time.monotonic()
+    second = await live.turn()
+    assert second is not None
+    assert time.monotonic() - began < HANG_MS / 1000
+    assert {error.module for error in second.errors} == {"slow", "lib"}
+    write("lib.py", "x = 1\n")
+    third = await live.turn()
+    assert third is not None
+    assert third.errors == ()
+    assert registry.names() == ["shop.pack", "slow.lend"]
+
+
+async def test_a_hang_is_tried_again_when_asked(live: Live, write: Write, tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+    write("slow.py", f"import os\nwhile not os.path.exists({str(flag)!r}): pass\n" + function("lend"))
+    first = await live.turn()
+    assert first is not None
+    assert [error.kind for error in first.errors] == ["hang"]
+    flag.touch()
+    again = await live.turn(again=True)
+    assert again is not None
+    assert again.errors == ()
+
+
+async def test_a_folder_that_cannot_be_a_version_keeps_the_last_one(
+    live: Live, write: Write, folder: Path, registry: Registry
+) -> None:
+    write("shop.py", function("pack"))
+    await live.turn()
+    (folder / "secret").symlink_to("/etc/passwd")
+    refused = await live.turn()
+    assert refused is not None
+    assert "secret" in refused.errors[0].message
+    assert registry.names() == ["shop.pack"]
+    (folder / "secret").unlink()
+    mended = await live.turn()
+    assert mended is not None
+    assert mended.mended
+    assert registry.active is not None
+    assert registry.active.errors == ()
+
+
+async def test_a_folder_that_never_could_be_one_is_refused(live: Live, folder: Path) -> None:
+    (folder / "secret").symlink_to("/etc/passwd")
+    with pytest.raises(Refused, match="secret"):
+        await live.turn()
+
+
+async def test_after_a_restart_the_last_good_is_what_the_bus_has(
+    live: Live, write: Write, folder: Path, bus: Bus, tmp_path: Path
+) -> None:
+    write("shop.py", function("pack"))
+    await live.turn()
+    write("shop.py", "def broken(:\n")
+    fresh = Registry(bus, tmp_path / "state")
+    restarted = Publisher(bus, fresh, Discovery("minimal", "dev", {}))
+    saved = await Live(folder, restarted, tmp_path / "state").turn()
+    assert saved is not None
+    assert len(saved.errors) == 1
+    assert fresh.names() == ["shop.pack"]
+    fresh.close()
+
+
+async def test_a_module_gets_the_secrets_it_names_and_no_others(live: Live, write: Write, registry: Registry) -> None:
+    look = "import os\nfrom echofn import queue\nassert sorted(os.environ.keys() & {'TOKEN', 'OTHER'}) == %r\n"
+    write("with_token.py", look % ["TOKEN"] + "@queue(secrets=['TOKEN'])\ndef f(): pass\n")
+    write("without.py", look % [] + "@queue()\ndef f(): pass\n")
+    saved = await live.turn()
+    assert saved is not None
+    assert saved.errors == ()
+    assert registry.names() == ["with_token.f", "without.f"]
+
+
+async def test_the_watcher_turns_a_save_into_a_version_within_a_second(
+    live: Live, write: Write, folder: Path, registry: Registry
+) -> None:
+    write("shop.py", function("pack"))
+    await live.follow()
+    heard = asyncio.Event()
+    registry.on_change(heard.set)
+    said: list[Saved] = []
+    watching = asyncio.create_task(live.run(said.append))
+    while not said:  # until the watcher is up, a save can be missed
+        write("shop.py", function("pack", len(said) + time.monotonic_ns()))
+        await asyncio.sleep(0.3)
+    heard.clear()
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "shop.pyc").write_bytes(b"")
+    began = time.monotonic()
+    for number in range(5):
+        write("shop.py", function("pack", number))
+    async with asyncio.timeout(5):
+        while served(registry) != function("pack", 4):
+            await heard.wait()
+            heard.clear()
+    assert time.monotonic() - began < 2
+    watching.cancel()
+
+
+async def test_a_bus_that_is_away_is_waited_for(live: Live, write: Write, bus: Bus, registry: Registry) -> None:
+    write("shop.py", function("pack"))
+    await bus.link.close()
+    following = asyncio.create_task(live.follow())
+    await asyncio.sleep(0)
+    assert not following.done()
+    following.cancel()

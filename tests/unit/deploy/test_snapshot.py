@@ -1,0 +1,144 @@
+"""A folder becomes a value: equal folders are one version, and what does not belong stays out or is refused."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from echod.deploy.snapshot import file_of, module_of, package_of, served_folder, taken
+from echod.errors import Refused
+
+
+def folder_of(top: Path, files: dict[str, bytes | str], name: str = "functions") -> Path:
+    folder = top / name
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
+
+
+FILES: dict[str, bytes | str] = {"shop.py": "x = 1\n", "sub/cart.py": "y = 2\n", "data/rows.csv": "a,b\n"}
+
+
+def test_the_same_content_is_the_same_version_whatever_its_times_and_order(tmp_path: Path) -> None:
+    one = folder_of(tmp_path / "one", FILES)
+    other = folder_of(tmp_path / "other", dict(reversed(FILES.items())))
+    os.utime(other / "shop.py", (time.time() - 1e6, time.time() - 1e6))
+    (other / "sub" / "cart.py").chmod(0o755)
+    assert taken(one).version == taken(other).version
+    (other / "shop.py").write_text("x = 2\n")
+    assert taken(one).version != taken(other).version
+
+
+def test_modules_are_named_without_the_folder_and_helpers_are_not_among_them(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {**FILES, "_private.py": "", "test_shop.py": "", "tests/more.py": "", "notes.txt": ""})
+    assert taken(folder).modules == ("shop", "sub.cart")
+    assert {module_of(path) for path in ("sub/__init__.py", "conftest.py", "_lib/a.py")} == {None}
+    assert file_of("sub.cart") == "sub/cart.py"
+
+
+def test_caches_environments_dot_files_and_secrets_stay_out(tmp_path: Path) -> None:
+    folder = folder_of(
+        tmp_path,
+        {
+            "shop.py": "",
+            ".env": "TOKEN=x",
+            "prod.env": "TOKEN=x",
+            ".git/config": "",
+            "__pycache__/shop.cpython-311.pyc": b"\0",
+            "shop.pyc": b"\0",
+            "shop.py~": "",
+            "shop.py.tmp": "",
+            "my-env/pyvenv.cfg": "",
+            "my-env/lib/thing.py": "",
+            "node_modules/left-pad/index.js": "",
+            "state/valkey.sock.txt": "",
+            "sub/.hidden/a.py": "",
+        },
+    )
+    assert list(taken(folder, state=folder / "state").contents) == ["shop.py"]
+
+
+def test_echodignore_works_as_git_has_it(tmp_path: Path) -> None:
+    folder = folder_of(
+        tmp_path,
+        {
+            ".echodignore": "# notes\n*.csv\n!keep.csv\n/build/\ndocs/**/draft.md\nimg[0-9].png\n",
+            "a.csv": "",
+            "keep.csv": "",
+            "sub/b.csv": "",
+            "build/out.py": "",
+            "sub/build/in.py": "",
+            "docs/x/y/draft.md": "",
+            "docs/draft.md": "",
+            "docs/final.md": "",
+            "img1.png": "",
+            "imgx.png": "",
+        },
+    )
+    assert list(taken(folder).contents) == ["docs/final.md", "imgx.png", "keep.csv", "sub/build/in.py"]
+
+
+def test_a_link_inside_is_followed_and_one_that_leads_out_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"shop.py": "x = 1\n", "lib/more.py": "y = 1\n"})
+    (folder / "again.py").symlink_to("shop.py")
+    (folder / "lib2").symlink_to("lib")
+    assert taken(folder).contents["again.py"] == b"x = 1\n"
+    assert taken(folder).contents["lib2/more.py"] == b"y = 1\n"
+    (folder / "passwd").symlink_to("/etc/passwd")
+    with pytest.raises(Refused, match=r"passwd: expected a link to a file of the folder, got one to /etc/passwd"):
+        taken(folder)
+
+
+@pytest.mark.parametrize(
+    ("link", "target"), [("loop", "."), ("lib/up", ".."), ("lib/self", "../lib"), ("gone", "nowhere")]
+)
+def test_a_link_that_goes_round_or_nowhere_is_refused(tmp_path: Path, link: str, target: str) -> None:
+    folder = folder_of(tmp_path, {"lib/more.py": ""})
+    (folder / link).symlink_to(target)
+    with pytest.raises(Refused, match=link):
+        taken(folder)
+
+
+def test_links_that_go_round_by_way_of_each_other_are_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"a/x.py": "", "b/y.py": ""})
+    (folder / "a" / "to_b").symlink_to("../b")
+    (folder / "b" / "to_a").symlink_to("../a")
+    with pytest.raises(Refused, match="a folder around it"):
+        taken(folder)
+
+
+def test_too_large_a_folder_names_its_largest_file(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"shop.py": ""})
+    with (folder / "movie.bin").open("wb") as movie:
+        movie.truncate(21_000_000)
+    with pytest.raises(Refused, match=r"at most 20 MB, got 21\.0 MB \(largest: movie\.bin"):
+        taken(folder)
+
+
+def test_a_project_serves_its_functions_folder(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"shop.py": ""})
+    assert served_folder(tmp_path) == folder.resolve()
+    assert served_folder(folder) == folder.resolve()
+    (tmp_path / "own.py").write_text("")
+    assert served_folder(tmp_path) == tmp_path.resolve()
+    with pytest.raises(Refused, match="an existing folder; `echod init"):
+        served_folder(tmp_path / "nope")
+    with pytest.raises(Refused, match="a folder, got a file"):
+        served_folder(folder / "shop.py")
+
+
+def test_the_package_is_named_as_the_folder_is(tmp_path: Path) -> None:
+    assert package_of(tmp_path / "functions") == "functions"
+    assert package_of(tmp_path / "my-app") == "my_app"
+    assert package_of(tmp_path / "json") == "json_"
+
+
+def test_a_file_name_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"shop.py": ""})
+    (Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.py"))).write_text("")
+    with pytest.raises(Refused, match="UTF-8"):
+        taken(folder)
