@@ -16,7 +16,7 @@ class Order(msgspec.Struct):
 
 @queue(timeout="30s")
 def import_csv(payload: str, ctx: Context) -> int:
-    """Read `customer,sku,quantity` lines and enqueue one `orders.pack` a row; either all rows become jobs or none does."""
+    """Read `customer,sku,quantity` lines and enqueue one `orders.pack` a row: all rows become jobs, or none does."""
     rows = list(csv.DictReader(io.StringIO(payload)))
     if not rows or set(rows[0]) != {"customer", "sku", "quantity"}:
         raise Fail("expected a header customer,sku,quantity and at least one row")

@@ -8,7 +8,7 @@ class ServiceUnavailable(Exception):
 
 
 def call_provider(amount_cents: int, fence: int) -> str:
-    """Stands in for a provider's client. Amounts that end in 13 always fail; a real call would pass `fence` on as its key."""
+    """Stands in for a provider's client: amounts that end in 13 always fail. A real one would be given `fence`."""
     if amount_cents % 100 == 13:
         raise ServiceUnavailable("503 from the provider")
     return f"charged {amount_cents} ({fence})"

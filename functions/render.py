@@ -1,4 +1,4 @@
-"""CPU-bound work in a process of its own: a picture of the Mandelbrot set, bounded by a timeout that nothing escapes."""
+"""CPU-bound work in a process of its own: a picture of the Mandelbrot set, under a timeout that nothing escapes."""
 
 import struct
 import zlib

@@ -35,7 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def masked(self) -> dict[str, object]:
         """For people's eyes: secrets replaced, a password in the bus address too."""
-        raw: dict[str, object] = msgspec.to_builtins(self, builtin_types=(Path,))
+        raw: dict[str, object] = msgspec.structs.asdict(self)
         raw["state"] = str(self.state)
         if self.token:
             raw["token"] = "***"
@@ -45,7 +45,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return raw
 
 
-def from_env(env: Mapping[str, str], **flags: object) -> Config:
+def from_env(env: Mapping[str, str], /, **flags: object) -> Config:
     """The settings of ECHOD_… variables, overridden by `flags` that are not None.
 
     Raises Refused with every fault at once, each as "NAME: expected …, got …".

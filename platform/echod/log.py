@@ -1,4 +1,4 @@
-"""Structured logs to stderr: `noun.past_verb` events with fields; coloured on a terminal, JSON lines with ECHOD_LOG=json."""
+"""Structured logs to stderr: `noun.past_verb` events with fields, for people or, with ECHOD_LOG=json, as JSON lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def configure(*, as_json: bool, level: int = logging.INFO) -> None:
     if as_json:
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+        # Plain tracebacks: the pretty ones print local variables, and secrets with them.
+        processors.append(
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        )
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -31,4 +34,4 @@ def configure(*, as_json: bool, level: int = logging.INFO) -> None:
 
 def get(name: str) -> FilteringBoundLogger:
     """A logger that carries its part's name."""
-    return cast("FilteringBoundLogger", structlog.get_logger().bind(part=name))
+    return cast("FilteringBoundLogger", structlog.get_logger(part=name))

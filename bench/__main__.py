@@ -1,0 +1,126 @@
+"""`python -m bench [NAME …]`: each figure as it is taken; without names all. Compare only within one run."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from bench.node import Node, running
+from echod.bus import Bus
+from echod.model.ids import JobId
+from echod.model.job import Job, Mint
+
+NIL = msgspec.msgpack.encode(None)
+BULK = 500
+
+
+async def ended(bus: Bus, queue: str, job_id: JobId, timeout_s: float = 30.0) -> Job:
+    """The job's record once it is done."""
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        job = await bus.job(job_id, queue=queue)
+        if job and job.state == "done":
+            return job
+        await asyncio.sleep(0.002)
+    raise SystemExit(f"{job_id} of {queue} did not end within {timeout_s} s")
+
+
+async def drain(node: Node) -> str:
+    """No-op jobs/s: minted while the queue is paused, then drained by two workers behind the walls this machine has."""
+    jobs, bus, queue = 30_000, node.bus, "load.noop"
+    await bus.pause(queue)
+    began = time.perf_counter()
+    for _ in range(0, jobs, BULK):
+        await bus.mint(queue, [Mint(id=bus.new_job_id(), payload=NIL) for _ in range(BULK)])
+    minted = time.perf_counter() - began
+    before, began = node.cpu_s(), time.perf_counter()
+    await bus.resume(queue)
+    while (stats := (await bus.stats([queue]))[queue]).pending or stats.active:
+        await asyncio.sleep(0.02)  # the drain happens in another process
+    took = time.perf_counter() - began
+    cost = (node.cpu_s() - before) / jobs * 1e6
+    rates = f"{jobs / took:,.0f} jobs/s, minted {jobs / minted:,.0f}/s in calls of {BULK}"
+    return f"{rates}; {cost:.0f} µs of CPU a job in all"
+
+
+async def dispatch(node: Node) -> str:
+    """Mint to the handler's first line on an idle node, one job at a time."""
+    bus, queue, waits = node.bus, "load.stamp", list[float]()
+    for _ in range(320):
+        await asyncio.sleep(0.02)
+        job_id, began = bus.new_job_id(), time.monotonic_ns()
+        await bus.mint(queue, [Mint(id=job_id, payload=NIL)])
+        job = await ended(bus, queue, job_id)
+        waits.append((msgspec.msgpack.decode(job.result or NIL) - began) / 1e6)
+    return spread(waits[20:])
+
+
+async def late(node: Node) -> str:
+    """Delayed jobs: the handler's first line after the due instant."""
+    bus, queue, lates = node.bus, "load.wall", list[float]()
+    ids = [(bus.new_job_id(), 400 + 37 * number) for number in range(200)]
+    await bus.mint(queue, [Mint(id=job_id, payload=NIL, in_ms=in_ms) for job_id, in_ms in ids])
+    for job_id, _ in ids:
+        job = await ended(bus, queue, job_id)
+        lates.append(msgspec.msgpack.decode(job.result or NIL) / 1e6 - job.due_ms)
+    return spread(lates)
+
+
+async def cron(node: Node) -> str:
+    """`every("1s")`: the handler's first line after the due instant."""
+    await asyncio.sleep(20)
+    jobs, _ = await node.bus.jobs("load.tick", limit=18)
+    lates = [
+        msgspec.msgpack.decode(full.result) / 1e3
+        for job in jobs
+        if (full := await node.bus.job(job.id)) and full.result
+    ]
+    return spread(lates)
+
+
+async def crash(node: Node) -> str:
+    """A handler that aborts: mint to the first line of its second run."""
+    bus, queue, waits = node.bus, "load.crash", list[float]()
+    for _ in range(20):
+        job_id, began = bus.new_job_id(), time.monotonic_ns()
+        await bus.mint(queue, [Mint(id=job_id, payload=NIL)])
+        job = await ended(bus, queue, job_id)
+        waits.append((msgspec.msgpack.decode(job.result or NIL) - began) / 1e6)
+    return spread(waits)
+
+
+async def idle(node: Node) -> str:
+    """What a minute costs with one `every("1s")` function: CPU of the node and its server."""
+    before = node.cpu_s()
+    await asyncio.sleep(30)
+    return f"{(node.cpu_s() - before) * 2:.2f} CPU s/min beside one job a second"
+
+
+def spread(values_ms: Sequence[float]) -> str:
+    """p50, p99, max in ms."""
+    ordered = sorted(values_ms)
+    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+    return (
+        f"p50 {statistics.median(ordered):.2f} ms, p99 {p99:.2f} ms, max {ordered[-1]:.2f} ms ({len(ordered)} samples)"
+    )
+
+
+BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
+    bench.__name__: bench for bench in (drain, dispatch, late, cron, crash, idle)
+}
+
+
+async def main(names: Sequence[str]) -> None:
+    if unknown := [name for name in names if name not in BENCHES]:
+        raise SystemExit(f"expected some of {', '.join(BENCHES)}, got {', '.join(unknown)}")
+    for name in names or BENCHES:
+        async with running() as node:
+            print(f"{name:9} {await BENCHES[name](node)}", flush=True)
+
+
+asyncio.run(main(sys.argv[1:]))

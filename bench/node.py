@@ -1,0 +1,98 @@
+"""A real node in a process of its own, on a private state folder, and a bus connection beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+
+from echod.bus import Bus
+from echod.errors import BusAway
+from echod.model.ids import NodeId, branded
+
+READY_S = 30.0
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Node:
+    """A running `echod dev` and a `Bus` that mints into it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], bus: Bus) -> None:
+        self.process = process
+        self.bus = bus
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the node and every process below it, embedded server included."""
+        total = 0.0
+        for process in (root := psutil.Process(self.process.pid), *root.children(recursive=True)):
+            times = process.cpu_times()
+            total += times.user + times.system
+        return total
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Node]:
+    """Serve bench/functions.py until the block ends."""
+    place = Path(tempfile.mkdtemp(prefix="echod-bench-"))
+    folder = place / "work"
+    folder.mkdir()
+    shutil.copy(Path(__file__).with_name("functions.py"), folder / "load.py")
+    state = place / "state"
+    echod = Path(sys.executable).with_name("echod")
+    command = [str(echod), "dev", str(folder), "--port", str(free_port()), "--state", str(state), "--no-reload"]
+    log = (place / "log").open("wb")
+    process = subprocess.Popen(  # noqa: ASYNC220  # nothing else runs on this loop yet
+        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    bus: Bus | None = None
+    try:
+        bus = await _connected(state / "valkey.sock", process, place / "log")
+        yield Node(process, bus)
+    finally:
+        if bus:
+            await bus.leave()
+            await bus.close()
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        log.close()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+async def _connected(path: Path, process: subprocess.Popen[bytes], log: Path) -> Bus:
+    until = time.monotonic() + READY_S
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            break
+        try:
+            bus = await Bus.open(f"unix://{path}")
+            active, _ = await bus.active()
+            if active:
+                await bus.join(NodeId(branded("NOD", os.getpid())))
+                return bus
+            await bus.close()
+        except (BusAway, OSError):
+            pass
+        await asyncio.sleep(0.05)
+    said = log.read_text(errors="replace")  # noqa: ASYNC240
+    raise SystemExit(f"the node did not come up:\n{said[-2000:]}")

@@ -1,0 +1,234 @@
+"""The verbs against a real node: results alone on stdout, one-line errors, exit codes, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodes import Node, Terminal, free_port, run, until
+
+SOURCE = '''
+import time
+from echofn import queue, every, Context, Fail
+
+@queue()
+def greet(payload: dict, ctx: Context) -> dict:
+    """Say hello."""
+    print("printed")
+    ctx.log.warning("logged")
+    return {"hello": payload["name"]}
+
+@queue(retries=0)
+def boom(payload):
+    raise ValueError("no such thing")
+
+@queue(retries=0, timeout="60s")
+def nap(payload):
+    time.sleep(payload)
+
+@every("1h", name="hourly")
+def tick(): pass
+'''
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    node = Node(tmp_path_factory.mktemp("cli"), {"hello.py": SOURCE}).start()
+    until(lambda: node.get("/schedules")["schedules"])
+    yield node
+    node.close()
+
+
+def test_invoke_prints_the_result_alone(node: Node) -> None:
+    done = node.cli("invoke", "hello.greet", "--data", '{"name": "Ada"}', "--wait")
+    assert (done.returncode, json.loads(done.stdout), done.stderr) == (0, {"hello": "Ada"}, "")
+
+
+def test_a_failed_run_exits_1_and_says_why(node: Node) -> None:
+    failed = node.cli("invoke", "hello.boom", "--wait")
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "ValueError: no such thing" in failed.stderr
+    assert 'hello.py", line' in failed.stderr  # the handler's own traceback
+
+
+def test_a_wait_that_runs_out_exits_4_and_the_job_goes_on(node: Node) -> None:
+    late = node.cli("invoke", "hello.nap", "--data", "30", "--wait", "--timeout", "1s")
+    assert late.returncode == 4
+    match = re.search(r"JOB\w{11}", late.stderr)
+    assert match
+    assert node.job(match[0])["state"] in {"pending", "active"}
+    assert node.cli("cancel", match[0]).returncode == 0
+    until(lambda: node.job(match[0])["state"] == "cancelled")
+
+
+@pytest.mark.parametrize(
+    "verb", [["invoke", "hello.gret"], ["pause", "hello.gret"], ["jobs", "--function", "hello.gret"]]
+)
+def test_a_mistyped_function_is_suggested(node: Node, verb: list[str]) -> None:
+    refused = node.cli(*verb)
+    assert refused.returncode == 2
+    assert "hello.greet" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_payload_that_does_not_fit_is_refused(node: Node) -> None:
+    refused = node.cli("invoke", "hello.greet", "--data", '"Ada"')
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_job_can_be_listed_shown_and_its_log_read(node: Node) -> None:
+    job = node.cli("invoke", "hello.greet", "--data", '{"name": "Bo"}').stdout.strip()
+    until(lambda: node.job(job)["state"] == "done")
+    listed = json.loads(node.cli("jobs", "--function", "hello.greet", "--json").stdout)
+    assert job in [each["id"] for each in listed["jobs"]]
+    assert job in node.cli("jobs").stdout
+    shown = node.cli("job", job).stdout
+    assert '{"hello":"Bo"}' in shown
+    until(lambda: "logged" in node.cli("logs", job).stdout)
+    followed = node.cli("logs", job, "-f").stdout
+    assert "printed" in followed
+    assert "WARNING logged" in followed
+
+
+def test_dead_jobs_are_redriven(node: Node) -> None:
+    job = node.cli("invoke", "hello.boom").stdout.strip()
+    until(lambda: node.job(job)["state"] == "dead")
+    assert node.cli("redrive", job).returncode == 0
+    until(lambda: (record := node.job(job))["state"] == "dead" and record["attempts"] == 2)
+    again = node.cli("cancel", job)
+    assert again.returncode == 2
+    assert "dead" in again.stderr
+
+
+def test_schedules_are_listed_paused_and_resumed(node: Node) -> None:
+    assert "hello.tick/hourly" in node.cli("schedules").stdout
+    assert node.cli("pause", "hello.tick/hourly").returncode == 0
+    [schedule] = node.get("/schedules")["schedules"]
+    assert schedule["paused"]
+    assert node.cli("resume", "hello.tick/hourly").returncode == 0
+    [schedule] = node.get("/schedules")["schedules"]
+    assert not schedule["paused"]
+
+
+def test_a_paused_function_starts_nothing_until_it_is_resumed(node: Node) -> None:
+    assert node.cli("pause", "hello.greet").returncode == 0
+    job = node.cli("invoke", "hello.greet", "--data", '{"name": "C"}').stdout.strip()
+    assert node.cli("invoke", "hello.boom", "--wait").returncode == 1  # the node works on
+    assert node.job(job)["state"] == "pending"
+    assert node.cli("resume", "hello.greet").returncode == 0
+    until(lambda: node.job(job)["state"] == "done")
+
+
+def test_functions_are_listed_from_the_node_and_from_a_folder_alike(node: Node) -> None:
+    served = json.loads(node.cli("functions", "--json").stdout)
+    found = json.loads(run("functions", str(node.folder), "--json").stdout)
+    described = ("name", "module", "triggers", "policy", "payload_schema", "doc", "line")
+    for one, other in zip(served["functions"], found["functions"], strict=True):
+        assert [one[name] for name in described] == [other[name] for name in described]
+    assert "hello.greet" in run("functions", str(node.folder)).stdout
+
+
+def test_a_folder_with_a_broken_module_exits_1_and_names_it(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "bad.py").write_text("x = 1\ny = 1 / 0\n")
+    broken = run("functions", str(tmp_path))
+    assert broken.returncode == 1
+    assert "bad.py:2: ZeroDivisionError" in broken.stderr
+
+
+def test_the_bus_is_named_and_described(node: Node) -> None:
+    address = run("bus", "--state", str(node.state)).stdout.strip()
+    described = json.loads(run("bus", "--bus", address, "--json").stdout)
+    assert described["address"] == address
+    away = run("bus", "--bus", f"unix://{node.state}/none.sock", "--json")
+    assert away.returncode == 3
+    assert "Traceback" not in away.stderr
+
+
+def test_nothing_listening_exits_3(node: Node) -> None:
+    away = run("jobs", "--url", f"http://127.0.0.1:{free_port()}")
+    assert away.returncode == 3
+    assert "echod dev" in away.stderr
+
+
+def test_a_fresh_project_works_from_its_own_folder(tmp_path: Path) -> None:
+    made = run("init", str(tmp_path / "shop"))
+    assert made.returncode == 0
+    project = tmp_path / "shop"
+    assert json.loads(run("run", "hello.greet", "--data", '{"name": "Ada"}', cwd=project).stdout)["hello"] == "Ada"
+    dev = Node(tmp_path / "unused")
+    dev.folder = Path(".")
+    import os
+    import subprocess
+
+    from nodes import ECHOD, environment
+
+    with dev.log.open("wb") as log:
+        dev.process = subprocess.Popen(
+            [*ECHOD, "dev", ".", "--port", str(dev.port)],
+            cwd=project, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True,
+        )  # fmt: skip
+    try:
+        until(lambda: dev._is_up(ready=True), 60)
+        assert dev.names() == ["hello.greet", "pulse.beat"]
+        assert dev.call("hello.greet", {"name": "Bo"})["hello"] == "Bo"
+        assert os.listdir(project / ".echod")
+    finally:
+        dev.close()
+    tested = subprocess.run(
+        [ECHOD[0], "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in tested.stdout
+
+
+# ---- run: in the foreground ------------------------------------------------------------------------------------------
+
+
+def test_run_prints_the_result_and_sends_logs_to_stderr(node: Node) -> None:
+    done = run("run", "hello.greet", "--data", '{"name": "Ada"}', "--folder", str(node.folder))
+    assert (done.returncode, done.stdout) == (0, 'printed\n{"hello":"Ada"}\n')
+    assert "logged" in done.stderr
+
+
+def test_run_shows_the_handlers_own_traceback(node: Node) -> None:
+    failed = run("run", "hello.boom", "--folder", str(node.folder))
+    assert failed.returncode == 1
+    assert f'{node.folder}/hello.py", line' in failed.stderr
+
+
+def test_run_suggests_and_refuses(node: Node) -> None:
+    assert "hello.greet" in run("run", "hello.gret", "--folder", str(node.folder)).stderr
+    assert run("run", "hello.gret", "--folder", str(node.folder)).returncode == 2
+    assert run("run", "hello.greet", "--folder", "/nowhere").returncode == 2
+
+
+def test_run_gives_a_debugger_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    source = (
+        "from echofn import queue\n@queue()\ndef f(payload):\n    secret = 6 * 7\n    breakpoint()\n    return secret\n"
+    )
+    (tmp_path / "functions" / "m.py").write_text(source)
+    screen = Terminal("run", "m.f", "--folder", str(tmp_path / "functions"))
+    screen.read_until("(Pdb)")
+    screen.type("p secret\n")
+    screen.read_until("42")
+    screen.type("c\n")
+    assert screen.wait() == 0
+    screen.close()
+
+
+def test_a_table_on_a_terminal_is_for_people(node: Node) -> None:
+    screen = Terminal("functions", ECHOD_URL=node.url)
+    assert screen.wait() == 0
+    assert "hello.greet" in screen.said
+    assert "FUNCTION" in screen.said
+    screen.close()
