@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -53,12 +53,12 @@ def from_env(env: Mapping[str, str], /, **flags: object) -> Config:
     faults: list[str] = []
     values: dict[str, object] = {}
 
-    def take(field: str, convert: type | object, expected: str) -> None:
+    def take(field: str, convert: Callable[[str], object], expected: str) -> None:
         text = env.get(f"ECHOD_{field.upper()}")
-        if text is None or text == "":
+        if not text:
             return
         try:
-            values[field] = convert(text)  # type: ignore[operator]
+            values[field] = convert(text)
         except ValueError:
             faults.append(f"ECHOD_{field.upper()}: expected {expected}, got {text!r}")
 
@@ -71,7 +71,7 @@ def from_env(env: Mapping[str, str], /, **flags: object) -> Config:
     take("app", _app, "up to 64 of A-Z a-z 0-9 _ . -")
     take("token", str, "a token")
     take("env", str, "a name")
-    take("allow_host", lambda text: tuple(part.strip() for part in text.split(",") if part.strip()), "hosts, by commas")
+    take("allow_host", _hosts, "hosts, by commas")
     take("valkey_server", str, "a path")
     lease = env.get("ECHOD_LEASE")
     if lease:
@@ -93,6 +93,10 @@ def _port(text: str) -> int:
     if not 0 <= number <= 65535:
         raise ValueError
     return number
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _flag(text: str) -> bool:
