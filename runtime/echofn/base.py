@@ -119,7 +119,7 @@ class Base:
                 cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
                 self._ended.append(Exited(number, pid, status, cpu_us, usage.ru_maxrss * 1024))
         # A child of ours that is no worker was left by a worker that has died: live workers keep their own orphans.
-        if self._ended and True:
+        if self._ended and not processes.kill_below(self._pid, set(self._numbers)):
             for exited in self._ended:
                 self._tell(exited)
             self._ended.clear()

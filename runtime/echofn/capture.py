@@ -12,7 +12,6 @@ import concurrent.futures
 import contextvars
 import io
 import logging
-import os
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from echofn.faults import raw
 from echofn.frames import MAX_LOG_BYTES, Output, framed
 
 _LINE_COST = 64  # a frame's own weight, so that a million empty lines are not free
@@ -182,16 +182,6 @@ class Records(logging.Handler):
         if record.stack_info:
             text += "\n" + record.stack_info
         return text
-
-
-def raw(descriptor: int, text: str) -> None:
-    """All of the text, past any buffer, to a descriptor."""
-    data = memoryview(text.encode("utf-8", "backslashreplace"))
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    except OSError:
-        pass  # nobody reads any more
 
 
 def install() -> None:

@@ -92,6 +92,16 @@ def advice(error: BaseException) -> str:
     return f" is not in the environment of this function; add secrets=[{name!r}] to its @queue and set it for echod"
 
 
+def raw(descriptor: int, text: str) -> None:
+    """All of the text, past any buffer, to a descriptor."""
+    data = memoryview(text.encode("utf-8", "backslashreplace"))
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        pass  # nobody reads any more
+
+
 def _from_user_code(at: TracebackType | None) -> TracebackType | None:
     first = at
     while at is not None and at.tb_frame.f_code.co_filename.startswith(_MACHINERY):

@@ -1,14 +1,15 @@
 """Frames: the one protocol between a supervisor and its base and workers.
 
-A frame is a 4-byte big-endian length and that many bytes of msgpack. Between supervisor and base it is one datagram of a
-SOCK_SEQPACKET pair without the length (descriptors ride along by SCM_RIGHTS). The supervisor trusts nothing a worker
-sends: the length is checked against a cap before anything is read, the kinds are a closed union, an answer belongs to the
-channel it came on and is matched by position (`index` within the run frame), never by an id inside.
+A frame is a 4-byte big-endian length and that many bytes of msgpack. Between supervisor and base it is one datagram
+of a SOCK_SEQPACKET pair without the length (descriptors ride along by SCM_RIGHTS). The supervisor trusts nothing a
+worker sends: the length is checked against a cap before anything is read, the kinds are a closed union, an answer
+belongs to the channel it came on and is matched by position (`index` within the run frame), never by an id inside.
 
-Order on a worker's channel: `Ready` or `Failed` once; then per `Run` frame, for each job in turn, `Begun(index)` and one
-`Ended(index, …)`. A sync worker sends `Begun` for job k+1 in the same write as `Ended` for job k, so a batch costs one
-write a job. `Output` and `Progress` may come at any time between a job's `Begun` and its `Ended`. Times in a frame are
-durations or monotonic differences in microseconds, never wall time: the supervisor puts them on the bus's clock.
+Order on a worker's channel: `Ready` or `Failed` once; then per `Run` frame, for each job in turn, `Begun(index)` and
+one `Ended(index, …)`. A sync worker sends `Begun` for job k+1 in the same write as `Ended` for job k, so a batch
+costs one write a job. `Output` and `Progress` may come at any time between a job's `Begun` and its `Ended`. Times in
+a frame are durations or monotonic differences in microseconds, never wall time: the supervisor puts them on the bus's
+clock.
 """
 
 from __future__ import annotations

@@ -17,10 +17,9 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from echofn import walls
-from echofn.capture import raw
 from echofn.describe import describe
 from echofn.discovery_protocol import Described, Discover, Finished, Importing, Module, declared_secrets
-from echofn.faults import MAX_MESSAGE, advice, line_in, message_of, safe, type_of
+from echofn.faults import MAX_MESSAGE, advice, line_in, message_of, raw, safe, type_of
 from echofn.frames import HEADER
 from echofn.manifest import LoadError
 from echofn.package import Folder

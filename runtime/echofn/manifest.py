@@ -57,7 +57,7 @@ class QueueTrigger(msgspec.Struct, frozen=True, tag="queue"):
 
 
 class CronTrigger(msgspec.Struct, frozen=True, tag="cron", omit_defaults=True):
-    """`@cron(rule, tz=…)`; `name` is the recurrence's own name within the function (given, else canonical rule + zone)."""
+    """`@cron(rule, tz=…)`; `name` is the recurrence's own within the function (given, else canonical rule + zone)."""
 
     name: str
     rule: str
@@ -104,7 +104,7 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LoadError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a module (or one function of it) is left out. `line` is in the module's own code; None where no line can be named."""
+    """Why a module (or one function of it) is left out. `line` is in the module's own code; None: none can be named."""
 
     module: str
     file: str

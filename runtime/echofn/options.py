@@ -5,7 +5,6 @@ The sets of names are the contract: an option is enforced, or known and refused 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Set
 from typing import Any, TypeVar
 
@@ -139,6 +138,8 @@ def read_secrets(reading: Reading, declared: Set[str]) -> tuple[str, ...]:
 def _unknown(kind: str, name: str) -> str:
     if name in LATER[kind]:
         return f"option {name!r} is not enforced by this version; remove it"
+    import difflib  # only a slip of the keyboard pays for it
+
     near = difflib.get_close_matches(name, KNOWN[kind] | LATER[kind], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(KNOWN[kind]))}"
     return f"unknown option {name!r:.100} of @{kind}; {hint}"

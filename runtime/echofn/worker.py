@@ -23,7 +23,7 @@ from collections import deque
 from typing import NoReturn
 
 from echofn import capture, processes, walls
-from echofn.faults import message_of, traceback_of, type_of
+from echofn.faults import message_of, raw, traceback_of, type_of
 from echofn.frames import (
     HEADER,
     MAX_FRAME_BYTES,
@@ -190,7 +190,7 @@ def work(spawn: Spawn, channel: int, pipe: int, parent: int) -> NoReturn:
             line.send(framed(up))
             session.serve()
     except BaseException as error:
-        capture.raw(2, f"echod worker: {type_of(error)}: {message_of(error)}\n")
+        raw(2, f"echod worker: {type_of(error)}: {message_of(error)}\n")
         code = 71
     finally:
         os._exit(code)

@@ -345,3 +345,11 @@ def test_discovery_takes_the_daemons_of_an_import_along(tmp_path: Path) -> None:
     answers = discover(folder)
     assert answers["a"].errors == ()
     assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_workers_do_not_outlive_a_base_that_is_killed(base: Base) -> None:
+    write(base.folder, m="import time\ndef f():\n    time.sleep(100)\n")
+    workers = [base.ready(), base.ready()]
+    workers[0].begin()
+    base.process.kill()
+    until(lambda: not any(alive(worker.pid) for worker in workers))
