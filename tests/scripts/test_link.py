@@ -310,6 +310,24 @@ def test_addresses_are_read_as_redis_py_reads_them() -> None:
     assert address.parse("unix:///run/v.sock?db=2").path == "/run/v.sock"
 
 
+async def test_a_bus_over_tcp_with_user_password_and_database(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ("--port", str(port), "--requirepass", "p@ss")
+    async with running(*options) as server:
+        bus = await joined(f"valkey://default:p%40ss@127.0.0.1:{port}/2")
+        (id,) = await mint(bus)
+        assert await bus.ring_wait(5) == "f"
+        assert [job.id for job in await claim(bus, 1)] == [id]
+        await bus.close()
+        with pytest.raises(BusUnfit):
+            await Bus.open(f"valkey://127.0.0.1:{port}")
+        assert server.pid
+
+
 async def test_a_socket_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
     async with running() as server:
         deep = tmp_path / ("d" * 60) / ("e" * 60)

@@ -207,6 +207,11 @@ async def test_a_full_server_refuses_a_mint_and_still_lets_work_end(server: Serv
         assert audit(small, "f").state_of(id) == "done"
         await bus.beat(pump=True)
         await bus.close()
+        small.command("DEL", "emq:{~}:wire")
+        late = await Bus.open(small.address)  # a node starts on a full server as well
+        await late.join("NOD2")  # type: ignore[arg-type]
+        await late.beat(pump=True)
+        await late.close()
 
 
 async def test_callers_of_one_turn_share_a_call(bus: Bus, server: Server) -> None:

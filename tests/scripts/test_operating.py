@@ -179,6 +179,34 @@ async def test_metrics_survive_in_minutes_and_hours(bus: Bus, server: Server) ->
     assert (await bus.metrics("f", 24 * 3_600_000)).minted == 5
 
 
+async def test_totals_only_grow_whatever_is_trimmed(bus: Bus, server: Server) -> None:
+    await mint(bus, count=3)
+    await settle(bus, [done(job) for job in await claim(bus, 2)])
+    server.clock.advance(9 * 86_400_000)
+    await bus.beat(pump=True)
+    totals = await bus.totals(["f", "unknown"])
+    assert (totals["f"]["minted"], totals["f"]["done"], totals["unknown"]) == (3, 2, {})
+
+
+async def test_lanes_with_work_are_listed_as_people_wrote_them(bus: Bus) -> None:
+    from echod.bus.answers import LaneRow
+
+    await bus.weigh("f", "a", 7)
+    for lane, count in (("Ümlaut", 2), ("a", 1), ("held", 1), ("rests", 3)):
+        await mint(bus, count=count, lane=lane)
+    await bus.pause("f", lane="held")
+    await bus.rest("f", "rests", 60_000)
+    *others, rests = sorted(await bus.lanes("f"), key=lambda row: row.rests_ms is not None)
+    assert sorted(others, key=lambda row: row.lane) == [
+        LaneRow("a", 1, 7),
+        LaneRow("held", 1, paused=True),
+        LaneRow("Ümlaut", 2),
+    ]
+    assert (rests.lane, rests.pending) == ("rests", 3)
+    assert rests.rests_ms is not None
+    assert 59_000 < rests.rests_ms <= 60_000
+
+
 async def test_a_version_is_stored_in_pieces_and_switched_to_by_one_write(bus: Bus, server: Server) -> None:
     first, second = VersionId("DEP00000000001"), VersionId("DEP00000000002")
     heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()

@@ -128,6 +128,31 @@ async def test_a_drop_advances_with_a_counted_reason(bus: Bus, server: Server) -
     assert audit(server, "f").rows == {}
 
 
+async def test_a_rule_changed_from_a_last_that_moved_on_asks_no_due_twice(bus: Bus, server: Server) -> None:
+    """Its next lies at a due that had its outcome: that is told, and the rule goes on."""
+    await write(bus)
+    first = await occur(bus, FIRST_MS)
+    await occur(bus, FIRST_MS + 1000)
+    await write(bus, rule="every 500", next_ms=FIRST_MS + 500)  # between two dues that had their outcome
+    assert (await occur(bus, FIRST_MS + 500, 2, next_ms=FIRST_MS + 1000)).outcome == "already"
+    assert (await occur(bus, FIRST_MS + 1000, 2, next_ms=FIRST_MS + 1500)).outcome == "already"
+    assert (await row(bus)).next_ms == FIRST_MS + 1500
+    assert (await occur(bus, FIRST_MS + 1500, 2)).outcome == "minted"
+    assert (await occur(bus, FIRST_MS)).id == first.id
+    assert len(audit(server, "f").rows) == 3
+
+
+async def test_thousands_of_rules_are_read(bus: Bus) -> None:
+    for start in range(0, 1200, 200):
+        await asyncio.gather(
+            *[
+                bus.recur("f", f"r{n}", rule="x", tz="UTC", trigger=b"", payload=b"", next_ms=FIRST_MS, generation=1)
+                for n in range(start, start + 200)
+            ]
+        )
+    assert len(await bus.recurrences()) == 1200
+
+
 async def test_racing_pumps_make_one_job_per_due(server: Server) -> None:
     """Four pumps tick and occur in any order; every due has exactly one job."""
     pumps = [await Bus.open(server.address) for _ in range(4)]

@@ -301,4 +301,7 @@ async def test_a_trimmed_job_takes_its_log_with_it(bus: Bus, server: Server) -> 
     await bus.beat(pump=True)
     left = server.command("KEYS", "emq:{f}:*")
     assert isinstance(left, list)
-    assert sorted(key for key in left if b":m:" not in key and b":h:" not in key) == [b"emq:{f}:meta"]
+    assert sorted(key for key in left if b":m:" not in key and b":h:" not in key) == [
+        b"emq:{f}:meta",
+        b"emq:{f}:totals",
+    ]

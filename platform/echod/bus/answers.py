@@ -127,6 +127,16 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
+class LaneRow(msgspec.Struct, frozen=True):
+    """A lane with work. `rests_ms`: until it is served again, where it rests."""
+
+    lane: str  # as people write it
+    pending: int
+    weight: int = 1
+    paused: bool = False
+    rests_ms: int | None = None
+
+
 class NodeRow(msgspec.Struct, frozen=True):
     """A node with a leased number. `info` is what it told at its join (msgpack)."""
 

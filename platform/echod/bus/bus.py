@@ -8,6 +8,7 @@ which every verb allows.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,7 @@ from echod.bus.park import Park
 from echod.bus.reading import Reading
 from echod.bus.versions import Versions
 from echod.bus.working import Working
-from echod.errors import BusUnfit
+from echod.errors import BusFull, BusReadOnly, BusUnfit
 
 WIRE = 1  # the version of rows and scripts; nodes of another one are kept out
 OLDEST_SERVER = (7, 2)
@@ -103,9 +104,7 @@ class Bus(Minting, Working, Nodes, Operating, Versions, Reading):
 
     async def _check_server(self) -> None:
         sent_ms = monotonic_ms()
-        raw, time, _, wire = await self.link.commands(
-            [("INFO", "server"), ("TIME",), ("SETNX", self.keys.wire, WIRE), ("GET", self.keys.wire)]
-        )
+        raw, time = await self.link.commands([("INFO", "server"), ("TIME",)])
         self.clock.hear(int(time[0]) * 1000 + int(time[1]) // 1000, sent_ms)
         info = dict(line.split(":", 1) for line in raw.decode().splitlines() if ":" in line)
         version = info.get("redis_version", "0.0")
@@ -113,7 +112,13 @@ class Bus(Minting, Working, Nodes, Operating, Versions, Reading):
             raise BusUnfit(
                 f"expected a Valkey or Redis server of version 7.2 or newer, got {version}; upgrade the server"
             )
-        if int(wire) != WIRE:
+        wire = await self.link.command("GET", self.keys.wire)
+        if wire is None:
+            # A server that takes no writes just now can be looked at all the same; the next node marks it.
+            with contextlib.suppress(BusFull, BusReadOnly):
+                await self.link.command("SETNX", self.keys.wire, WIRE)
+                wire = await self.link.command("GET", self.keys.wire)
+        if wire is not None and int(wire) != WIRE:
             raise BusUnfit(
                 f"expected a bus of wire version {WIRE}, got {int(wire)}; run the echod that wrote it, or another app"
             )

@@ -10,13 +10,14 @@
 | `repeat`, `repeat:<name>` | zset, hash | recurrence → when the pump looks next; rule, revision, next due, payload |
 | `rules` | set | names of all recurrences, paused ones too |
 | `dead`, `done` | zset | morgue; archive (cancelled jobs lie here too); id → ended |
-| `jobs` | zset | every id, in mint order, for lists |
+| `jobs` | zset | every id in mint order, for lists over all states: no state's own set knows that order |
 | `unique:<key>` | hash | the owner's id, mode, body hash |
 | `out` | hash | children on their way to other queues |
 | `last:<claimer>` | hash | the last claim or settle of a claimer |
 | `meta`, `lanes` | hash | counts, virtual time, policy; per-lane settings |
 | `log:<id>` | stream | a job's output |
 | `m:<minute>`, `h:<hour>` | hash | counters and histograms |
+| `totals` | hash | counters since the queue began |
 
 Global, in one slot, `emq:{~}:…`: `active`, `versions`, `version:<DEP>:<n>`, `nodes`, `queues`, `wake`, `hold`, `wire`;
 channels `news` and `wait:<token>`. Under ECHOD_APP all of them carry `app/` within the braces.
@@ -55,6 +56,7 @@ QUEUE_KEYS = frozenset(
         "log:",
         "m:",
         "h:",
+        "totals",
     ]
 )
 GLOBAL_KEYS = frozenset(["active", "versions", "version:", "nodes", "queues", "wake", "hold", "wire", "news", "wait:"])

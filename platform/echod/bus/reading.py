@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from echod.bus.answers import Metrics, MinutePoint, QueueStats
+from echod.bus.answers import LaneRow, Metrics, MinutePoint, QueueStats
 from echod.bus.core import Core
 from echod.bus.keys import escape
 from echod.bus.rows import STATE_LETTERS, job
@@ -113,6 +113,28 @@ class Reading(Core):
             if _is_over(name, now_ms):
                 self._past[base + name] = found
         return {name: fresh[name] if name in fresh else self._past[base + name] for name in names}
+
+    async def totals(self, queues: Sequence[str]) -> dict[str, Counts]:
+        """Counters since each queue began; they only grow, and survive restarts."""
+        replies = await self.link.commands([("HGETALL", f"{self.base(queue)}totals") for queue in queues])
+        return {
+            queue: {flat[index].decode(): int(flat[index + 1]) for index in range(0, len(flat), 2)}
+            for queue, flat in zip(queues, replies, strict=True)
+        }
+
+    async def lanes(self, queue: str, *, limit: int = 200) -> list[LaneRow]:
+        """Lanes with work, the next to be served first, then those that wait; at most `limit` of each kind."""
+        found = await self.run("lanes", queue, limit=limit)
+        return [
+            LaneRow(
+                (written or key).decode("utf-8", "surrogatepass"),
+                pending,
+                int(weight or 1),
+                paused=seat == b"held",
+                rests_ms=rests_ms,
+            )
+            for key, written, seat, pending, weight, rests_ms in found
+        ]
 
     async def server(self) -> dict[str, object]:
         """What the /bus page tells: version, memory, persistence, eviction policy, clients."""

@@ -45,9 +45,10 @@ for _, name in ipairs(redis.call('HKEYS', g.queues)) do
   heal(q, name)
   local next_in_ms = false
   if pump == '1' then
+    local dues_before = #due
     local to_lanes, lost, cut, soonest = turn(q, math.max(math.min(budget, 200), 1), tonumber(roll), due)
     promoted, recovered, more, next_in_ms = promoted + to_lanes, recovered + lost, more or cut, soonest
-    budget = budget - to_lanes - lost
+    budget = budget - to_lanes - lost - (#due - dues_before)
     budget = budget - trim_archive(q, math.max(math.min(budget, 100), 1)) - trim_morgue(q, math.max(math.min(budget, 100), 1))
     if redis.call('EXISTS', q.out) == 1 then unsent[#unsent + 1] = name end
   end
