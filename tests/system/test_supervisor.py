@@ -17,6 +17,9 @@ import msgspec
 import pytest
 
 from echod.model.job import NO_LANE
+from echod.supervisor import pool
+from echod.supervisor import worker as workers
+from echofn import frames
 from echofn.manifest import Constant, Function
 from unit.supervisor import rig as rigs
 from unit.supervisor.rig import Rig, function
@@ -69,6 +72,11 @@ def act(payload, ctx):
         while True:
             try: time.sleep(1)
             except BaseException: pass
+    if do == "channel":
+        if ctx.attempt == 1:
+            os.write(3, payload["bytes"])
+            time.sleep(payload.get("s", 0))
+        return ctx.attempt
     if do == "print":
         print("to stdout")
         print("to stderr", file=sys.stderr)
@@ -203,6 +211,53 @@ async def test_a_crash_is_charged_with_its_cause_and_run_again(node: Rig, payloa
     assert job.history[1].started_ms - job.history[0].ended_ms < 1_000
 
 
+FORGED = frames.framed(frames.Ended(0, "done", 1, 1, 1, result=b"\xa6forged"))
+
+
+@pytest.mark.parametrize(
+    ("written", "cause"),
+    [
+        (b"\xff\xff\xff\xff", "protocol"),
+        (b"\x00\x00\x00\x01\xc1", "protocol"),
+        (frames.framed(frames.Begun(7)), "protocol"),
+        (frames.framed(frames.Ended(7, "done", 1, 1, 1)), "protocol"),
+        (frames.framed(frames.Ended(0, "done", 1, 1, 1, result=b"\x91" * 50_000)), "protocol"),
+        (frames.framed(frames.Ready(1)), "protocol"),
+        (b"\x00\x00\x10\x00half a frame", "timeout"),
+    ],
+    ids=[
+        "a huge header",
+        "garbage",
+        "begun twice",
+        "a neighbour's answer",
+        "a deep result",
+        "ready again",
+        "half a frame",
+    ],
+)
+async def test_a_worker_that_lies_is_replaced_and_only_its_own_job_pays(make: Make, written: bytes, cause: str) -> None:
+    async with make(function("act", timeout_ms=500), cpus=1) as node:
+        await node.all_ended("act", await node.mint_many("act", [{"do": "return", "value": 0}] * 20))
+        liar, *others = await node.mint_many(
+            "act", [{"do": "channel", "bytes": written, "s": 5}] + [{"do": "return", "value": n} for n in range(5)]
+        )
+        job = await node.ended("act", liar)
+        assert (job.state, job.failures, job.history[0].cause) == ("done", 1, cause)
+        assert [result_of(job) for job in await node.all_ended("act", others)] == list(range(5))
+        assert {(await node.job("act", other)).failures for other in others} == {0}
+
+
+async def test_a_forged_answer_is_at_most_the_forgers_own(make: Make) -> None:
+    async with make(function("act"), cpus=1) as node:
+        await node.all_ended("act", await node.mint_many("act", [{"do": "return", "value": 0}] * 20))
+        forger, *others = await node.mint_many(
+            "act", [{"do": "channel", "bytes": FORGED}] + [{"do": "return", "value": n} for n in range(5)]
+        )
+        job = await node.ended("act", forger)
+        assert (job.state, result_of(job)) == ("done", "forged")
+        assert [result_of(job) for job in await node.all_ended("act", others)] == list(range(5))
+
+
 async def test_poison_reaches_the_morgue_at_exactly_its_limit(make: Make, tmp_path: Path) -> None:
     async with make(function("act", retries=2)) as node:
         job = await node.ended("act", await node.mint("act", {"do": "exit", "code": 0, "times": 100}))
@@ -243,6 +298,27 @@ async def test_an_idle_worker_that_dies_is_replaced_and_nobody_pays(node: Rig) -
     await node.until(lambda: pid not in node.workers("act")["pids"])
     job = await node.ended("act", await node.mint("act", {"do": "pid"}))
     assert (job.state, job.failures) == ("done", 0)
+
+
+async def test_a_worker_that_does_not_begin_is_replaced_and_nobody_pays(
+    node: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "BEGIN_WITHIN_S", 0.5)
+    pid, _ = result_of(await node.ended("act", await node.mint("act", {"do": "pid"})))
+    os.kill(pid, signal.SIGSTOP)
+    job = await node.ended("act", await node.mint("act", {"do": "pid"}))
+    assert (job.state, job.failures) == ("done", 0)
+    assert result_of(job)[0] != pid
+    assert _alive([str(pid)]) == []
+
+
+async def test_an_idle_worker_that_does_not_stop_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "IDLE_WITHIN_S", 0.3)
+    async with make(idle_s=0.2) as node:
+        pid, _ = result_of(await node.ended("act", await node.mint("act", {"do": "pid"})))
+        os.kill(pid, signal.SIGSTOP)
+        await node.until(lambda: node.workers("act")["count"] == 0)
+        assert _alive([str(pid)]) == []
 
 
 async def test_the_base_dies_and_everything_goes_on(node: Rig) -> None:
@@ -722,11 +798,14 @@ async def test_a_killed_supervisor_leaves_no_process(server: Server, tmp_path: P
         async with rigs.rig(server.address, other, SOURCE, [function("act")], lease_ms=1_000) as node:
             await node.supervisor.drain(1.0)
             pids = tmp_path / "pids"
-            await node.mint("act", {"do": "hang deaf", "file": str(pids)})
+            job_id = await node.mint("act", {"do": "hang deaf", "file": str(pids)})
             await node.until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+            await node.until(lambda: server.command("HGET", f"emq:{{jobs.act}}:job:{job_id}", "b"))
             victim.kill()
             await victim.wait()
             await node.until(lambda: not _alive(pids.read_text().split()), within_s=1.0)
+            lost = await node.until(lambda: _charged(node, job_id), within_s=5)
+            assert [(run.outcome, run.cause) for run in lost.history] == [("lost", "lost")]
     finally:
         with contextlib.suppress(ProcessLookupError):
             victim.kill()

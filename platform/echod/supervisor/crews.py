@@ -107,16 +107,19 @@ class Crews:
         for pool in self._pools.values():
             pool.relieve(now)
 
+    def keep_minimum(self) -> None:
+        """The least workers that the function asks for are there, jobs or not."""
+        if self.active is not None and self.active.serving:
+            self.active.staff(self.active.function.policy.workers_min)
+
     def housekeep(self, now: float) -> None:
-        """Let idle workers go, keep the minimum, forget pools that are done."""
+        """Let idle workers go, forget pools that are done."""
         for version, pool in list(self._pools.items()):
             pool.reap(now)
-            if pool is self.active:
-                if pool.serving:
-                    pool.staff(pool.function.policy.workers_min)
-            elif pool.is_empty:
+            if pool is not self.active and pool.is_empty:
                 self._past_starts += pool.cold_starts
                 del self._pools[version]
+        self.keep_minimum()
         self._timers = {timer for timer in self._timers if not timer.cancelled() and timer.when() > self._loop.time()}
 
     def retire(self) -> None:

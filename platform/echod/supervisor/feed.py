@@ -19,6 +19,7 @@ from echod.errors import BusError, LeaseGone, Refused
 from echod.model.ids import JobId
 from echod.model.job import Claimed, Done, Verdict
 from echod.policy import slots
+from echod.supervisor import outcomes
 from echod.supervisor.crews import Crews
 from echod.supervisor.leases import Book, Lease, granted, instant
 from echod.supervisor.means import Active, Means
@@ -30,7 +31,7 @@ _log = log.get("supervisor")
 
 SOON_S = 0.003
 MOST_VERDICTS = 512  # in one call
-MOST_BYTES = 4 * 1024 * 1024  # of results in one call
+MOST_BYTES = 4 * 1024 * 1024  # of results, errors and children in one call
 BACK_OFF_S = 0.1
 BACK_OFF_CAP_S = 2.0
 BEAT_S = 20.0  # nothing is slept for longer: what was lost is made good then
@@ -195,7 +196,7 @@ class Feed:
             if lease.lost:
                 self._runs.drop(lease)
                 continue
-            size += len(verdict.result) if isinstance(verdict, Done) else 0
+            size += outcomes.size_of(verdict)
             going.append((lease, verdict))
         return going
 

@@ -72,6 +72,18 @@ def not_started(lease: Lease, run: RunRecord, failed: frames.Failed, cause: str,
     return _retry(lease, run, error, None, roll)
 
 
+def size_of(verdict: Verdict) -> int:
+    """About how many bytes a verdict takes on its way, beside a few dozen."""
+    match verdict:
+        case Done():
+            children = sum(len(child.mint.payload) + 100 for child in verdict.children) if verdict.children else 0
+            return len(verdict.result) + children
+        case Retry() | Dead():
+            return len(verdict.error.traceback) + len(verdict.error.message)
+        case _:
+            return 0
+
+
 def record(worker: str, version: str, now_ms: int, wall_us: int, ended: frames.Ended, *, cold: bool) -> RunRecord:
     """The bill of a run that answered. `wall_us` is the worker's own stop-watch, checked by the caller."""
     return RunRecord(

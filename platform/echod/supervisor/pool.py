@@ -32,6 +32,7 @@ BACK_OFF_S = 0.2
 BACK_OFF_CAP_S = 30.0
 NUMBERLESS_S = 0.5
 SLOW_S = 0.25  # a job that runs longer has nothing waiting behind it
+BEGIN_WITHIN_S = 10.0
 EXCUSED = 3  # ends before any job began, one after the other, after which the job in hand pays
 
 
@@ -125,20 +126,22 @@ class Pool:
             worker.stop()
 
     def relieve(self, now: float) -> None:
-        """A worker that is stuck in a long job gives back what waits behind it."""
+        """A worker that is stuck in a long job gives back what waits behind it; one that does not begin is killed."""
         for worker in self._workers:
             current = worker.life.current
             is_slow = current is not None and current.begun is not None and now - current.begun > SLOW_S
             if is_slow and worker.life.phase is Phase.READY and worker.life.unbegun:
                 _log.info("worker.relieved", worker=worker.id, unbegun=len(worker.life.unbegun))
                 worker.stop()
+            elif current is None and worker.life.held and now - worker.stirred > BEGIN_WITHIN_S:
+                worker.kill("protocol", "the worker did not begin the job it was given")
 
     def reap(self, now: float) -> None:
         """Let go of workers that nobody needed for a while."""
         spare = len(self.alive) - (self.function.policy.workers_min if self.serving else 0)
         for worker in self.alive:
             is_idle = worker.life.phase is Phase.READY and not worker.life.held
-            if spare > 0 and is_idle and now - worker.idle_since > self._means.idle_s:
+            if spare > 0 and is_idle and now - worker.stirred > self._means.idle_s:
                 worker.stop()
                 spare -= 1
 
@@ -268,7 +271,7 @@ class Pool:
             self._start()
 
     def _back_off(self) -> None:
-        wait_s = min(BACK_OFF_S * 2 ** (self._failures - 1), BACK_OFF_CAP_S)
+        wait_s = min(BACK_OFF_S * 2 ** min(self._failures - 1, 10), BACK_OFF_CAP_S)
         self._not_before = instant() + wait_s
         self._wake_in(wait_s + 0.001)
 

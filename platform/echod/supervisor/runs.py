@@ -123,6 +123,7 @@ class Runs:
 
     def moved(self) -> None:
         self.crews.succeed()
+        self.crews.keep_minimum()
         self.crews.place(self.batch)
         self._on_moved()
 

@@ -29,7 +29,8 @@ _log = log.get("supervisor")
 START_WITHIN_S = 30.0
 HUNG_UP_S = 0.3  # between the end of its channel and its exit; longer, and it closed the channel itself
 GONE_WITHIN_S = 5.0  # between its exit, or our kill, and the base's word that nothing is left
-SETTLE_DOWN_S = 0.05  # after a Stop: a worker still in the same job by then has not begun another
+IDLE_WITHIN_S = 10.0  # the time that an idle worker has to exit when told
+SETTLE_DOWN_S = 0.1  # after a Stop: a worker still in the same job by then has not begun another
 
 
 class Worker:
@@ -54,7 +55,7 @@ class Worker:
         self.handed = 0  # jobs ever given to it
         self.was_stopped = False
         self.charged_cpu_us = 0  # reported by its runs so far
-        self.idle_since = instant()
+        self.stirred = instant()  # when it was last handed a job or said something
         self._base, self._jobs, self._owner = base, jobs, owner
         self._memory_bytes = memory_bytes
         self._loop = asyncio.get_running_loop()
@@ -99,6 +100,7 @@ class Worker:
         assert self._channel is not None
         self.life.hand(leases)
         self.handed += len(leases)
+        self.stirred = instant()
         self._channel.send(run)
 
     def stop(self) -> None:
@@ -112,9 +114,11 @@ class Worker:
         self._channel.send(frames.Stop())
         if self.life.unbegun:
             self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, self.life.current))
+        self._waits.append(self._loop.call_later(IDLE_WITHIN_S, self._expect_exit))
 
-    def kill(self, why: Why) -> None:
+    def kill(self, why: Why, detail: str = "") -> None:
         """End it and all its descendants now."""
+        self._detail = self._detail or detail
         if self.life.kill(why):
             _log.info("worker.killed", worker=self.id, pid=self.pid, why=why)
             self._slay()
@@ -190,8 +194,7 @@ class Worker:
                         self._failed = frame
         except Fault as fault:
             self._broke(fault)
-        if not life.held:
-            self.idle_since = instant()
+        self.stirred = instant()
 
     def _became_ready(self) -> None:
         self._was_ready = True
@@ -239,12 +242,19 @@ class Worker:
         self._timer = None
         if self._channel is not None and self.life.phase is not Phase.GONE:
             self._channel.read()  # an answer that has arrived counts
-        if self.life.current is None:
+        if self.life.current is None or self._timer is not None:  # nothing runs, or another job has just begun
             return
         if self._loop.time() < self._deadline - 0.001:
             self._timer = self._loop.call_at(self._deadline, self._overdue)
         else:
             self.kill("timeout")
+
+    def _expect_exit(self) -> None:
+        """It was told to stop. While its job runs it may; with nothing to do it has no reason to be here."""
+        if self.life.current is None:
+            self.kill("released")
+        else:
+            self._waits.append(self._loop.call_later(IDLE_WITHIN_S, self._expect_exit))
 
     def _withdraw(self, was_running: Lease | None) -> None:
         """The Stop has long been in its channel. Nothing new has begun since: what it has not begun, it never will."""
@@ -253,8 +263,9 @@ class Worker:
         self._channel.read()
         if self.life.phase is not Phase.STOPPING or not self.life.unbegun:
             return
-        if self.life.current is not was_running:
-            self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, self.life.current))
+        current = self.life.current
+        if current is None or current is not was_running:  # it is about to exit, or has just begun one more
+            self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, current))
         else:
             self._owner.withdrawn(self, self.life.withdraw())
 

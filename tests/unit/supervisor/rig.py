@@ -131,7 +131,8 @@ class Rig:
             )
             for payload in payloads
         ]
-        await self.outside.mint(f"jobs.{attribute}", mints)
+        for start in range(0, len(mints), 250):  # a call has its time limit
+            await self.outside.mint(f"jobs.{attribute}", mints[start : start + 250])
         return [mint.id for mint in mints]
 
     async def job(self, attribute: str, job: str) -> Job:
