@@ -3,7 +3,9 @@ SHELL := bash
 PY ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
+TOOLS := $(VENV)/.tools
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help dev test check fmt unit bench soak clean
@@ -13,34 +15,39 @@ help: ## List the targets
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PY) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e . --group dev
+	@$(PIP) -c constraints.txt -e .
+	@touch $@
+
+# What only tests and checks need; apart, so that `make dev` on a fresh machine is quick.
+$(TOOLS): $(STAMP)
+	@$(PIP) 'pip>=25.1'
+	@$(PIP) -c constraints.txt --group dev
 	@touch $@
 
 dev: $(STAMP) ## Serve functions/ on the embedded bus, with reload
 	@exec $(BIN)/echod dev functions $(ARGS)
 
-test: $(STAMP) check ## Everything that CI runs: checks, then all tests
+test: $(TOOLS) check ## Everything that CI runs: checks, then all tests
 	@$(BIN)/python -m pytest -q $(ARGS)
 
-check: $(STAMP) ## Format, lint, types, floors
+check: $(TOOLS) ## Format, lint, types, floors
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/mypy
 	@$(BIN)/pyright
 
-fmt: $(STAMP) ## Format and fix what can be fixed
+fmt: $(TOOLS) ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-unit: $(STAMP) ## The fast tests alone
+unit: $(TOOLS) ## The fast tests alone
 	@$(BIN)/python -m pytest -q tests/unit tests/house $(ARGS)
 
-bench: $(STAMP) ## Our figures on this machine
+bench: $(TOOLS) ## Our figures on this machine
 	@$(BIN)/python -m bench $(ARGS)
 
-soak: $(STAMP) ## The long drills, whole
+soak: $(TOOLS) ## The long drills, whole
 	@ECHOD_SOAK=1 $(BIN)/python -m pytest -q tests/system tests/machines $(ARGS)
 
 clean: ## Remove the environment, state and caches
