@@ -1,4 +1,4 @@
-"""Every setting of a process in one frozen value, read once in the CLI and passed down. Pure: no file, no environment."""
+"""Every setting of a process in one frozen value, read once in the CLI and passed down. Pure: reads no file."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
-from echofn.units import duration_ms
 
 from echod.errors import Refused
+from echofn.units import duration_ms
 
 Level = Literal["strict", "standard", "minimal", "off"]
 LEVELS: tuple[str, ...] = get_args(Level)

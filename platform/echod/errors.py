@@ -1,4 +1,4 @@
-"""One root, stable codes, messages of the form "expected …, got …; do …". Foreign exceptions become these at the boundary."""
+"""One root, stable codes, messages "expected …, got …; do …". Foreign exceptions become these at the boundary."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BusUnfit(BusError):
 
 
 class LeaseGone(EchodError):
-    """This node's number is no longer ours (a pause longer than its lease): no ids are made until it is leased again."""
+    """This node's number is no longer ours (a pause longer than its lease): no ids until it is leased again."""
 
     code = "lease-gone"
 

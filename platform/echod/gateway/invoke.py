@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 import msgspec
@@ -25,7 +25,7 @@ from echod.gateway.views import error_view, value_of
 from echod.gateway.wishes import IDEMPOTENCY_MS, Wishes, wishes_of
 from echod.model.ids import VersionId
 from echod.model.job import NO_LANE, Conflict, Full, Job, Mint, Minted, Stale, Taken, Unique
-from echod.policy import paths
+from echod.policy import places
 from echofn.manifest import Function, Manifest
 
 _MINT_TRIES = 3
@@ -91,30 +91,25 @@ def _is_version(text: str) -> bool:
 def _lane(function: Function, payload: Payload, wishes: Wishes) -> str:
     if wishes.lane is not None:
         return wishes.lane or NO_LANE
-    if function.policy.lane is None:
-        return NO_LANE
-    lane = _walked(payload, function.policy.lane, "lane")
-    return NO_LANE if lane is None else lane
+    with _told_as("lane", function.policy.lane):
+        return places.lane_of(function.policy, payload.value)
 
 
 def _unique(function: Function, payload: Payload, wishes: Wishes, body: bytes) -> Unique | None:
     """The unique key of a request (for 24 h, body compared), or the policy's own. A job can hold one of them."""
-    policy = function.policy.unique
-    if policy is not None and policy is not False:
-        if wishes.key is not None:
-            raise Problem(
-                "bad-header", f"Idempotency-Key: {function.name} is unique by its payload already; leave it out"
-            )
-        key = hashlib.sha256(payload.packed).hexdigest() if policy is True else _walked(payload, policy, "unique")
-        return None if key is None else Unique(key, until=function.policy.until)
     if wishes.key is None:
-        return None
+        with _told_as("unique", function.policy.unique):
+            return places.unique_of(function.policy, payload.value, payload.packed)
+    if function.policy.unique:
+        raise Problem("bad-header", f"Idempotency-Key: {function.name} is unique by its payload already; leave it out")
     return Unique(f"http:{wishes.key}", until=IDEMPOTENCY_MS, body=hashlib.sha256(body).hexdigest())
 
 
-def _walked(payload: Payload, path: str, what: str) -> str | None:
+@contextlib.contextmanager
+def _told_as(what: str, path: str | bool | None) -> Iterator[None]:
+    """What a policy's path cannot take in the payload is told like a schema's fault."""
     try:
-        return paths.walk(payload.value, path)
+        yield
     except Refused as error:
         fault = {"path": f"$.{path}", "message": str(error)}
         raise Problem("invalid-payload", f"{what} {error}", faults=[fault]) from None

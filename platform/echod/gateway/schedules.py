@@ -15,7 +15,7 @@ from echod.gateway.desk import Desk, answer, shortened, shown
 from echod.gateway.problems import Problem, suggestions
 from echod.gateway.views import instant_or_none, schedule_view
 from echod.model.job import NO_LANE
-from echod.policy import paths
+from echod.policy import places
 from echod.policy.recurring import Rule, restored, rule_of
 
 
@@ -67,11 +67,10 @@ def _rule(row: RecurrenceRow) -> Rule:
 def _lane(desk: Desk, row: RecurrenceRow) -> str:
     """The lane of its jobs: by the function's policy, walked over the schedule's own payload."""
     function = desk.registry.function(row.queue)
-    path = function.policy.lane if function else None
-    if path is None:
+    if function is None:
         return NO_LANE
     try:
-        return paths.walk(msgspec.msgpack.decode(restored(row.policy).payload), path) or NO_LANE
+        return places.lane_of(function.policy, msgspec.msgpack.decode(restored(row.policy).payload))
     except (Refused, msgspec.MsgspecError):
         return NO_LANE
 

@@ -77,7 +77,7 @@ class Snowflakes:
         self._sequence = 0  # the next free one in that millisecond
 
     def take(self, now_ms: int, count: int = 1) -> int:
-        """The first of `count` (at most 4096) numbers in a row, in the millisecond `now_ms` or after the last one taken."""
+        """The first of `count` (at most 4096) numbers in a row, in the millisecond `now_ms` or after the last taken."""
         if not 1 <= count <= 1 << SEQUENCE_BITS:
             raise ValueError(f"expected 1 to {1 << SEQUENCE_BITS} numbers, got {count}")
         millisecond = max(now_ms - EPOCH_MS, 0)

@@ -1,4 +1,4 @@
-"""Jobs as values: what a caller asks for, what a claim hands out, the verdicts that end a claim, the record a page shows.
+"""Jobs as values: what a caller asks for, what a claim hands out, the verdicts that end it, the record a page shows.
 
 Instants are integer milliseconds of the bus's clock. Payloads and results are msgpack bytes, opaque to the bus.
 """
@@ -143,7 +143,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Retry(msgspec.Struct, frozen=True, tag="retry"):
-    """Charged. Past the queue's `retries` the job goes to the morgue. `after_ms`: the author's own wait, else the backoff."""
+    """Charged. Past the queue's `retries` the job goes to the morgue. `after_ms`: the author's wait, else the backoff."""
 
     hold: Hold
     run: RunRecord

@@ -16,8 +16,7 @@ from echod import log
 from echod.bus import Bus
 from echod.bus.answers import RecurrenceRow
 from echod.errors import Refused
-from echod.model.job import NO_LANE
-from echod.policy import paths
+from echod.policy import places
 from echod.policy.recurring import Rule, identified, restored, rule_of, stored, text_of, zone_of
 from echod.registry.registry import ActiveVersion
 from echofn.manifest import Function, Policy, QueueTrigger, Recurring
@@ -118,9 +117,7 @@ def _settled_until(row: RecurrenceRow, last_ms: int) -> int:
 
 
 def _lane(function: Function, trigger: Recurring) -> str:
-    if function.policy.lane is None:
-        return NO_LANE
-    return paths.walk(_payload(trigger.payload), function.policy.lane) or NO_LANE
+    return places.lane_of(function.policy, _payload(trigger.payload))
 
 
 async def converge(bus: Bus, active: ActiveVersion) -> list[str]:

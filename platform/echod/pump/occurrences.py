@@ -16,7 +16,7 @@ from echod.bus import Bus
 from echod.bus.answers import DueOccurrence
 from echod.errors import BusFull, Refused
 from echod.model.job import NO_LANE
-from echod.policy import catchup, paths
+from echod.policy import catchup, places
 from echod.policy.recurring import Rule, restored, rule_of
 from echod.registry.registry import Registry
 from echofn.manifest import Recurring
@@ -136,6 +136,4 @@ class Occurrences:
     def _lane(self, queue: str, trigger: Recurring) -> str:
         """The lane that the payload names, by the function's policy of now."""
         function = self._registry.function(queue)
-        if function is None or function.policy.lane is None:
-            return NO_LANE
-        return paths.walk(_payload(trigger.payload), function.policy.lane) or NO_LANE
+        return NO_LANE if function is None else places.lane_of(function.policy, _payload(trigger.payload))

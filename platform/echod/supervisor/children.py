@@ -7,7 +7,6 @@ made of.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -15,10 +14,10 @@ import msgspec
 from echod.errors import Refused
 from echod.model.ids import JobId, branded
 from echod.model.job import NO_LANE, Child, Mint, Unique
-from echod.policy import paths
+from echod.policy import places
 from echod.supervisor.channel import Fault
 from echofn import frames
-from echofn.manifest import Function
+from echofn.manifest import Function, Policy
 
 BLOCK = frames.MAX_CHILDREN
 MAX_BYTES = 1024 * 1024  # of payload, all children of a run together
@@ -81,37 +80,29 @@ def _mint(parent: JobId, child: frames.Child, function: Function | None) -> Chil
         mint=Mint(
             id=JobId(branded("JOB", child.number)),
             payload=child.payload,
-            lane=_lane(child, policy.lane),
+            lane=_lane(child, policy),
             in_ms=None if child.delay_ms is None else max(child.delay_ms, 0),
             at_ms=child.at_ms if child.delay_ms is None else None,
             priority=policy.priority if child.priority is None else child.priority,
-            unique=_unique(child, function),
+            unique=_unique(child, policy),
             parent=parent,
         ),
     )
 
 
-def _lane(child: frames.Child, path: str | None) -> str:
+def _lane(child: frames.Child, policy: Policy) -> str:
     if child.lane is not None:
         return child.lane or NO_LANE
-    if path is None:
-        return NO_LANE
-    return paths.walk(_decoded(child.payload), path) or NO_LANE
+    return NO_LANE if policy.lane is None else places.lane_of(policy, _decoded(child.payload))
 
 
-def _unique(child: frames.Child, function: Function) -> Unique | None:
-    """The key the run gave, else the function's own: a path, or the hash of the whole payload."""
-    policy = function.policy
+def _unique(child: frames.Child, policy: Policy) -> Unique | None:
+    """The key the run gave, else the function's own."""
     if child.unique is not None:
         return Unique(child.unique, policy.until)
-    match policy.unique:
-        case None | False:
-            return None
-        case True:
-            return Unique(hashlib.sha256(child.payload).hexdigest(), policy.until)
-        case path:
-            key = paths.walk(_decoded(child.payload), path)
-            return None if key is None else Unique(key, policy.until)
+    if not policy.unique:
+        return None
+    return places.unique_of(policy, _decoded(child.payload), child.payload)
 
 
 def _decoded(payload: bytes) -> object:
