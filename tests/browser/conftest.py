@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, Page, Response, async_playwright
+from playwright.async_api import Browser, Page, Response, async_playwright, expect
 
 from browser.preview import previewing
 from unit.gateway.kit import Rig, Valkey, serving
@@ -24,6 +24,9 @@ FLAGS = (
     "--disable-sync",
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+PATIENCE_MS = 20_000  # of a machine that does much else
+expect.set_options(timeout=PATIENCE_MS)
+
 Opener = Callable[..., AbstractAsyncContextManager[Page]]
 
 
@@ -50,7 +53,7 @@ def opened(browser: Browser) -> Opener:
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
         )
         page = await context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(PATIENCE_MS)
         faults: list[str] = []
         host = urlsplit(url).netloc
 

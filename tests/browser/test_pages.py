@@ -353,3 +353,17 @@ async def test_signing_in_and_out(server: Valkey, opened: Opener) -> None:
         await page.get_by_role("button", name="Sign out").click()
         await page.goto(base(rig))
         await expect(page.get_by_label("Token")).to_be_visible()
+
+
+async def test_a_form_keeps_every_digit_and_refuses_what_it_cannot_hold(rig: Rig, opened: Opener) -> None:
+    async with opened(base(rig) + "/functions/hello.greet") as page:
+        form, raw = page.get_by_role("tab", name="Form"), page.get_by_role("tab", name="JSON")
+        await page.get_by_label("tags").fill("[9007199254740993]")
+        await raw.click()
+        await expect(page.locator("#invoke-payload")).to_have_value(re.compile("9007199254740993"))
+        await form.click()
+        await expect(page.locator("#invoke [role=alert]")).to_contain_text("too long for the form")
+        await page.locator("#invoke-payload").fill('{"name": "x", "other": 1}')
+        await form.click()
+        await expect(page.locator("#invoke [role=alert]")).to_contain_text("“other” has no field")
+        await expect(raw).to_have_attribute("aria-selected", "true")

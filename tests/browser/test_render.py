@@ -195,6 +195,8 @@ def test_the_same_input_gives_the_same_page() -> None:
         (words.span(0), "<1 ms"),
         (words.span(0.4), "<1 ms"),
         (words.span(4.26), "4.2 ms"),
+        (words.span(4), "4 ms"),
+        (words.span(3000), "3 s"),
         (words.span(999.9), "999 ms"),
         (words.span(9_990), "9.9 s"),
         (words.span(59_999), "59 s"),
@@ -384,7 +386,7 @@ def test_the_form_has_a_field_for_each_property() -> None:
     assert found == {
         "customer": ("text", True, "acme"),
         "amount_cents": ("integer", True, "1"),
-        "currency": ("select", False, "EUR"),
+        "currency": ("select", False, '"EUR"'),
         "due": ("text", False, "2026-01-01"),
         "send_copy": ("checkbox", False, "false"),
         "note": ("text", False, ""),

@@ -1,4 +1,4 @@
-"""Counters that only grow, as Prometheus wants them, out of the bus's counts per minute.
+"""Histograms that only grow, as Prometheus wants them, out of the bus's histograms per minute.
 
 They start at zero with the gateway's first scrape, as Prometheus expects of a process, and add up from there.
 """
@@ -14,19 +14,6 @@ from echod.bus import Bus
 from echod.bus.answers import Metrics
 from echod.gateway.figures import MINUTE_MS
 
-COUNTERS = (
-    "minted",
-    "done",
-    "dead",
-    "cancelled",
-    "failed",
-    "retried",
-    "timeouts",
-    "lost",
-    "refused",
-    "missed",
-    "skipped",
-)
 HISTOGRAMS = ("duration", "wait", "late")
 _LONGEST_MS = 119 * MINUTE_MS  # with the minute that runs two hours: for so long minutes are kept
 
@@ -64,10 +51,9 @@ class _Sum(msgspec.Struct, frozen=True):
 
 
 def added(one: Metrics, other: Metrics, *, sign: int = 1) -> Metrics:
-    """Counters and histograms of both; with sign -1, those of the first without the second's."""
-    counters = {name: getattr(one, name) + sign * getattr(other, name) for name in COUNTERS}
+    """Histograms of both; with sign -1, those of the first without the second's."""
     histograms = {name: _added(getattr(one, name), getattr(other, name), sign) for name in HISTOGRAMS}
-    return msgspec.structs.replace(one, **counters, **histograms)
+    return msgspec.structs.replace(one, **histograms)
 
 
 def _added(one: Mapping[int, int], other: Mapping[int, int], sign: int) -> dict[int, int]:

@@ -48,7 +48,7 @@ async def text_of(bus: Bus, registry: Registry, counts: Counts) -> bytes:
     """Everything, as of now. A bus that is away shows as `echod_bus_up 0`."""
     names = registry.names()
     try:
-        stats = await bus.stats(names)
+        stats, totals = await asyncio.gather(bus.stats(names), bus.totals(names))
         metrics = await asyncio.gather(*(counts.read(bus, name) for name in names))
     except BusError:
         return _text([_gauge("echod_bus_up", "Whether the bus answers.", 0)])
@@ -57,7 +57,15 @@ async def text_of(bus: Bus, registry: Registry, counts: Counts) -> bytes:
     info = GaugeMetricFamily("echod_version_info", "The version that is served.", labels=["version"])
     info.add_metric([version], 1)
     now_ms = bus.clock.now_ms()
-    return _text([up, info, *_states(stats, names, now_ms), *_counted(dict(zip(names, metrics, strict=True)))])
+    return _text(
+        [
+            up,
+            info,
+            *_states(stats, names, now_ms),
+            *_counted(totals),
+            *_measured(dict(zip(names, metrics, strict=True))),
+        ]
+    )
 
 
 def histogram(counts: Mapping[int, int]) -> tuple[list[tuple[str, float]], float]:
@@ -91,16 +99,19 @@ def _states(stats: Mapping[str, QueueStats], names: Sequence[str], now_ms: int) 
     return jobs, paused, oldest
 
 
-def _counted(metrics: Mapping[str, Metrics]) -> Iterable[Metric]:
+def _counted(totals: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:
     for field, (title, said) in COUNTERS.items():
         counter = CounterMetricFamily(title, said, labels=["function"])
-        for name, counted in metrics.items():
-            counter.add_metric([name], getattr(counted, field))
+        for name, counted in totals.items():
+            counter.add_metric([name], counted.get(field, 0))
         yield counter
+
+
+def _measured(metrics: Mapping[str, Metrics]) -> Iterable[Metric]:
     for field, (title, said) in HISTOGRAMS.items():
         family = HistogramMetricFamily(title, said, labels=["function"])
-        for name, counted in metrics.items():
-            cumulative, total_s = histogram(getattr(counted, field))
+        for name, measured in metrics.items():
+            cumulative, total_s = histogram(getattr(measured, field))
             family.add_metric([name], cumulative, total_s)
         yield family
 

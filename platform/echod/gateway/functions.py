@@ -13,6 +13,7 @@ from echod.gateway import figures
 from echod.gateway.desk import Desk, answer, shown
 from echod.gateway.instants import recurring, upcoming
 from echod.gateway.jobs import number
+from echod.gateway.lanes import lanes_of
 from echod.gateway.listing import listed
 from echod.gateway.overview import NOTHING, Watch, entry
 from echod.gateway.views import View, brief_view, schedule_view
@@ -54,10 +55,11 @@ async def resume(desk: Desk, request: Request) -> Response:
 
 async def _view(desk: Desk, function: Function, window_s: int) -> View:
     bus, name = desk.bus, function.name
-    stats, rows, (recent, _), measured = await asyncio.gather(
+    stats, rows, (recent, _), lanes, measured = await asyncio.gather(
         bus.stats([name]),
         bus.recurrences(name),
         listed(bus, [name], None, None, _RECENT, ""),
+        lanes_of(bus, [function]),
         asyncio.gather(*(bus.metrics(name, seconds * 1000) for seconds in (window_s, HOUR_S, *WINDOWS_S))),
     )
     asked, hour, *windows = measured
@@ -75,6 +77,7 @@ async def _view(desk: Desk, function: Function, window_s: int) -> View:
             schedule_view(row) | {"upcoming": upcoming(triggers[row.name], now_ms) if row.name in triggers else []}
             for row in rows
         ],
+        "lanes": lanes,
         "workers": _workers(desk.status(), name),
     }
 

@@ -12,6 +12,7 @@ from http import HTTPStatus
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from echod.errors import BusAway, BusError, BusFull, BusUnfit, EchodError, LeaseGone, Refused, TimedOut
@@ -30,7 +31,6 @@ KINDS: Mapping[str, tuple[HTTPStatus, str]] = {
     "unknown-function": (HTTPStatus.NOT_FOUND, "No such function"),
     "unknown-job": (HTTPStatus.NOT_FOUND, "No such job"),
     "unknown-schedule": (HTTPStatus.NOT_FOUND, "No such schedule"),
-    "not-here-yet": (HTTPStatus.NOT_FOUND, "Not in this version"),
     "wrong-method": (HTTPStatus.METHOD_NOT_ALLOWED, "Wrong method"),
     "key-conflict": (HTTPStatus.CONFLICT, "The key is taken by another body"),
     "wrong-state": (HTTPStatus.CONFLICT, "The job's state does not allow it"),
@@ -94,6 +94,8 @@ def of(error: Exception) -> Problem:
             return Problem("internal", f"the bus answered with an error: {error}")
         case HTTPException() if error.status_code in _OF_CODES:
             return Problem(_OF_CODES[error.status_code], str(error.detail), headers=error.headers)
+        case ClientDisconnect():
+            return Problem("bad-request", "the caller hung up")
         case HTTPException():
             return Problem("bad-request", str(error.detail), headers=error.headers)
         case _:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from echod.errors import BusError
 from echod.gateway.desk import Desk, answer, shown
-from echod.gateway.problems import Problem
+from echod.gateway.lanes import lanes_of
 from echod.gateway.sse import streamed
 from echod.gateway.views import View, instant, node_view, plain
 
@@ -68,8 +68,11 @@ async def versions(desk: Desk, request: Request) -> Response:
 
 
 async def lanes(desk: Desk, request: Request) -> Response:
-    """GET /lanes: the bus has no list of them yet."""
-    raise Problem("not-here-yet", "lanes are not listed in this version; GET /jobs?function=…&lane=… shows one")
+    """GET /lanes, or those of one function with ?function=."""
+    asked = request.query_params.get("function") or None
+    active = desk.registry.active
+    functions = [desk.function(asked)] if asked else list(active.manifest.functions) if active else []
+    return shown(desk, request, "lanes", {"lanes": await lanes_of(desk.bus, functions)})
 
 
 async def events(desk: Desk, request: Request) -> Response:

@@ -18,7 +18,7 @@ from echod.bus.answers import LogLine, NodeRow, QueueStats, RecurrenceRow
 from echod.gateway.nesting import is_deeper
 from echod.model.job import Error, History, Job
 from echod.policy.recurring import text_of, zone_of
-from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, QueueTrigger, Trigger
+from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Policy, QueueTrigger, Trigger
 
 _DEEPEST = 200  # containers within containers; a handler's result may be deeper, a page need not show it
 NODE_LEASE_MS = 60_000  # a node renews its number to this far ahead with each beat
@@ -174,7 +174,8 @@ def function_view(function: Function, version: str, stats: QueueStats) -> View:
         "line": function.line,
         "doc": function.doc,
         "triggers": [trigger_view(function.name, trigger) for trigger in function.triggers],
-        "policy": msgspec.to_builtins(function.policy),
+        "policy": policy_view(function.policy),
+        "takes_payload": function.takes_payload,
         "payload_schema": function.payload_schema,
         "pending": stats.pending,
         "active": stats.active,
@@ -184,6 +185,13 @@ def function_view(function: Function, version: str, stats: QueueStats) -> View:
         "oldest": instant_or_none(stats.oldest_ms),
         "version": version,
     }
+
+
+def policy_view(policy: Policy) -> View:
+    """A policy with all its fields, defaults too."""
+    backoff = policy.backoff
+    kind = backoff.__struct_config__.tag
+    return {**msgspec.structs.asdict(policy), "backoff": {"type": kind, **msgspec.structs.asdict(backoff)}}
 
 
 def trigger_view(function: str, trigger: Trigger) -> View:

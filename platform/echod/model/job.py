@@ -143,7 +143,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Retry(msgspec.Struct, frozen=True, tag="retry"):
-    """Charged. Past the queue's `retries` the job goes to the morgue. `after_ms`: the author's wait, else the backoff."""
+    """Charged. Past the queue's `retries` to the morgue. `after_ms`: the author's own wait, else the backoff."""
 
     hold: Hold
     run: RunRecord

@@ -39,7 +39,9 @@ async def test_functions_are_listed_with_their_triggers_policy_and_counts(rig: R
         assert entry["version"] == VERSION
     assert (found["hello.any"]["pending"], found["hello.any"]["scheduled"], found["shop.pack"]["dead"]) == (1, 1, 1)
     assert found["hello.any"]["triggers"] == [{"kind": "queue"}]
-    assert found["shop.pack"]["policy"]["lane"] == "customer.id"
+    policy = found["shop.pack"]["policy"]
+    assert (policy["lane"], policy["retries"], policy["timeout_ms"]) == ("customer.id", 3, 60_000)
+    assert policy["backoff"] == {"type": "exponential", "base_ms": 500, "cap_ms": 600_000}
     every, queue = found["tick.beat"]["triggers"]
     assert (every["kind"], every["period_ms"], every["rule"], queue) == (
         "every",

@@ -359,11 +359,13 @@ async def test_many_wait_at_once_and_each_gets_its_own_result(rig: Rig) -> None:
     assert [answer.json() for answer in await asyncio.gather(*waiting)] == list(range(40))
 
 
-async def test_a_caller_who_leaves_leaves_nothing_behind(rig: Rig) -> None:
+async def test_a_caller_who_leaves_leaves_nothing_behind(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     waiting = asyncio.create_task(rig.call("hello.any", 1, Prefer="wait=60"))
     await until(lambda: len(rig.desk.waiting) == 1)
     waiting.cancel()
     await until(lambda: len(rig.desk.waiting) == 0)
+    assert (await rig.http.get("/healthz")).status_code == 200
+    assert "request.failed" not in capsys.readouterr().out
     assert (await rig.bus.stats(["hello.any"]))["hello.any"].pending == 1
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from echod.errors import (
     BusAway,
@@ -41,6 +42,7 @@ from echod.gateway.problems import KINDS, Problem
         (HTTPException(405), 405, "wrong-method"),
         (HTTPException(413), 413, "too-large"),
         (HTTPException(400, "odd"), 400, "bad-request"),
+        (ClientDisconnect(), 400, "bad-request"),
     ],
 )
 def test_every_error_has_its_code(error: Exception, status: int, slug: str) -> None:

@@ -50,7 +50,7 @@ def test_every_call_of_the_contract_is_in_the_table() -> None:
         ("POST", "/jobs/{id}/cancel"),
         ("POST", "/jobs/{id}/redrive"),
         *(("GET", path) for path in ("/functions", "/functions/{name}", "/jobs", "/schedules", "/lanes", "/morgue")),
-        *(("GET", path) for path in ("/versions", "/nodes", "/bus", "/healthz", "/readyz", "/metrics")),
+        *(("GET", path) for path in ("/versions", "/nodes", "/bus", "/lanes", "/healthz", "/readyz", "/metrics")),
         *(("POST", f"/schedules/{{id}}/{verb}") for verb in ("run", "pause", "resume")),
         *(("POST", f"/functions/{{name}}/{verb}") for verb in ("pause", "resume")),
         ("POST", "/deploy"),

@@ -1,4 +1,4 @@
-"""JSON for people: indented, its kinds of value marked by class, everything escaped, and no more of it than one reads."""
+"""JSON for people: indented, its kinds of value marked by class, escaped, and no more of it than one reads."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, indent=2, default=str)
 def plain(value: Any, *, indent: int | None = 2) -> str:
     """Indented JSON text, as a person would edit it."""
     return json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+
+
+def short(value: Any) -> str | None:
+    """The whole text where it is not cut on the page, else None."""
+    text, cut = _start_of(value)
+    return None if cut else text
 
 
 def pretty(value: Any) -> Markup:

@@ -43,10 +43,10 @@ def _period(one: dict[str, Any]) -> str:
 
 
 def exact(ms: float) -> str:
-    """A configured length of time, without the trailing zeros that a measured one has."""
+    """A configured length of time, without the zeros that a measured one has."""
     if ms == 0:
         return "none"
-    return span(ms).replace(".0 ", " ").replace(" 0s", "").replace(" 0m", "").replace(" 0h", "")
+    return span(ms).replace(" 0s", "").replace(" 0m", "").replace(" 0h", "")
 
 
 def limits(policy: Policy) -> list[tuple[str, str]]:

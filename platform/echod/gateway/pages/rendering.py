@@ -13,7 +13,7 @@ import msgspec
 from markupsafe import Markup
 
 from echod.gateway.pages import given, views, words
-from echod.gateway.pages.jsontext import pretty
+from echod.gateway.pages.jsontext import pretty, short
 
 _HERE = Path(__file__).resolve().parent.parent
 STATIC = _HERE / "static"
@@ -63,12 +63,13 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"),
         autoescape=True,
+        auto_reload=False,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     spoken = (words.count, words.span, words.rate, words.size, words.clock, words.wall, words.cause, words.plural)
-    filters: dict[str, Any] = {filter.__name__: filter for filter in (*spoken, pretty)}
+    filters: dict[str, Any] = {filter.__name__: filter for filter in (*spoken, pretty, short)}
     environment.filters.update(filters, function_href=views.function_href, job_href=views.job_href)
     shared: dict[str, Any] = {
         "asset": _asset,

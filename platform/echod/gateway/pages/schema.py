@@ -62,14 +62,14 @@ class Schema(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One top-level property. `value` is what the form starts with, as text; checkbox: "true" or "false"."""
+    """One top-level property. `value` is what the form starts with: the text of a "text", else JSON."""
 
     name: str
     kind: Kind
     required: bool
     value: str
     hint: str
-    options: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()  # as shown, as JSON
     minimum: str = ""
     maximum: str = ""
 
@@ -121,19 +121,17 @@ class _Reader:
         value = self._sample(part, name, 1)
         if kind == "text":
             shown = value if isinstance(value, str) else ""
-        elif kind == "checkbox":
-            shown = "true" if value else "false"
         else:
-            shown = "" if value is None and not required else _text(value)
+            shown = "" if value is None and not required else _json(value)
         return Field(
             name,
             kind,
             required,
             shown,
             part.description or inner.description or inner.format,
-            tuple(map(_text, inner.enum)),
-            "" if inner.minimum is UNSET else _text(inner.minimum),
-            "" if inner.maximum is UNSET else _text(inner.maximum),
+            tuple((one if isinstance(one, str) else _json(one), _json(one)) for one in inner.enum),
+            "" if inner.minimum is UNSET else _json(inner.minimum),
+            "" if inner.maximum is UNSET else _json(inner.maximum),
         )
 
     def _sample(self, part: Schema, name: str, depth: int) -> Any:
@@ -189,5 +187,5 @@ def _string(part: Schema, name: str) -> str:
     return text.ljust(part.min_length, "x")[: part.max_length]
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -55,6 +55,11 @@ def floor_to(value: float, digits: int) -> str:
     return f"{int(value * scale) / scale:.{digits}f}"
 
 
+def short_of(value: float) -> str:
+    """One decimal, unless it is 0: what was counted in whole milliseconds is not shown finer."""
+    return floor_to(value, 1).removesuffix(".0")
+
+
 def span(ms: float | None) -> str:
     """A length of time: "4.2 ms", "420 ms", "4.2 s", "42 s", "4m 12s", "3h 20m", "2d 4h"."""
     if ms is None:
@@ -62,11 +67,11 @@ def span(ms: float | None) -> str:
     if ms < 1:
         return "<1 ms"  # the bus counts whole milliseconds: 0 is no less true than 0.9
     if ms < 10:
-        return f"{floor_to(ms, 1)} ms"
+        return f"{short_of(ms)} ms"
     if ms < 1000:
         return f"{int(ms)} ms"
     if ms < 10_000:
-        return f"{floor_to(ms / 1000, 1)} s"
+        return f"{short_of(ms / 1000)} s"
     seconds = int(ms // 1000)
     if seconds < 60:
         return f"{seconds} s"
@@ -116,7 +121,7 @@ def size(number: float | None) -> str:
 
 def until(ms: float) -> str:
     """How far ahead: "now", "in 12 s", "in 4m 12s"."""
-    return "now" if ms <= 0 else f"in {span(max(1000, -(-ms // 1000) * 1000)).replace('.0 s', ' s')}"
+    return "now" if ms <= 0 else f"in {span(max(1000, -(-ms // 1000) * 1000))}"
 
 
 def ago(ms: float) -> str:

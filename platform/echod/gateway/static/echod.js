@@ -1,8 +1,8 @@
-/* What the pages do in a browser. One script, no framework, no build step. It is loaded before the body, so that the theme
-   is right in the first paint; the rest starts when the document is there.
+/* What the pages do in a browser. One script, no framework, no build step. It is loaded before the body, so that the
+   theme is right in the first paint; the rest starts when the document is there.
 
-   - Live: one stream, GET /events. The list of functions is patched from its JSON. Any other page is asked for again (same
-     address, as HTML) when something of its own changed, and only what differs is exchanged: no second renderer.
+   - Live: one stream, GET /events. The list of functions is patched from its JSON. Any other page is asked for again
+     (same address, as HTML) when something of its own changed, and only what differs is exchanged: no second renderer.
    - `count`, `span`, … spell as pages/words.py does, `bars` draws as pages/draw.py does; a test holds them together.
    - No inline style anywhere: the policy forbids it. Shapes are SVG attributes. */
 "use strict";
@@ -45,13 +45,16 @@
     return NONE;
   }
 
+  /** @param {number} value */
+  const shortOf = (value) => floorTo(value, 1).replace(/\.0$/, "");
+
   /** @param {number | null | undefined} ms */
   function span(ms) {
     if (ms == null) return NONE;
     if (ms < 1) return "<1 ms";
-    if (ms < 10) return `${floorTo(ms, 1)} ms`;
+    if (ms < 10) return `${shortOf(ms)} ms`;
     if (ms < 1000) return `${Math.trunc(ms)} ms`;
-    if (ms < 10_000) return `${floorTo(ms / 1000, 1)} s`;
+    if (ms < 10_000) return `${shortOf(ms / 1000)} s`;
     const seconds = Math.floor(ms / 1000);
     if (seconds < 60) return `${seconds} s`;
     if (seconds < 3600) return `${Math.floor(seconds / 60)}m ${seconds % 60}s`;
@@ -79,8 +82,7 @@
   }
 
   /** @param {number} ms */
-  const until = (ms) =>
-    ms <= 0 ? "now" : `in ${span(Math.max(1000, Math.ceil(ms / 1000) * 1000)).replace(".0 s", " s")}`;
+  const until = (ms) => (ms <= 0 ? "now" : `in ${span(Math.max(1000, Math.ceil(ms / 1000) * 1000))}`);
 
   /** @param {number} ms */
   function ago(ms) {
@@ -328,10 +330,10 @@
     set("p50", span(f.p50));
     set("p95", `p95 ${span(f.p95)}`);
     set("pending", `${count(f.pending)} waiting`);
-    set(
-      "oldest",
-      f.oldest_ms != null ? `oldest ${span(f.oldest_ms)}` : f.active ? `${count(f.active)} running` : "idle",
-    );
+    const oldest =
+      f.oldest_ms != null ? `oldest ${span(f.oldest_ms)}` : f.active ? `${count(f.active)} running` : "idle";
+    set("oldest", f.paused ? "paused" : oldest);
+    one('[data-v="oldest"]', row)?.classList.toggle("warn", Boolean(f.paused));
     set("scheduled", f.scheduled ? `${count(f.scheduled)} scheduled` : "");
     const drawn = bars(f.series?.done ?? [], f.series?.failed ?? []);
     one('[data-d="done"]', row)?.setAttribute("d", drawn.done);
@@ -344,18 +346,18 @@
     if (!place) return;
     const next = f.next?.[0];
     const shown = place.querySelector("time");
-    if (!f.paused && next && shown) {
+    if (next && shown) {
       shown.dateTime = next;
       shown.title = "";
       return tick();
     }
-    const element = document.createElement(!f.paused && next ? "time" : "span");
+    const element = document.createElement(next ? "time" : "span");
     if (element instanceof HTMLTimeElement) {
       element.dateTime = next ?? "";
       element.dataset.until = "";
     } else {
-      element.className = f.paused ? "warn" : "none";
-      element.textContent = f.paused ? "Paused" : NONE;
+      element.className = "none";
+      element.textContent = NONE;
     }
     place.replaceChildren(element);
     tick();
@@ -388,7 +390,7 @@
     for (const f of functions) {
       const track = one(`[data-line="${CSS.escape(f.name)}"] .track`);
       if (!track) continue;
-      const ahead = f.paused ? [] : (f.next ?? []);
+      const ahead = f.next ?? [];
       const wanted = new Set(ahead.map((due) => Date.parse(due)));
       for (const mark of all(".occ.due", track)) {
         // a due time that is no longer in the rule, or was dropped
@@ -556,7 +558,7 @@
   function payloadOf(form) {
     const json = /** @type {HTMLTextAreaElement | null} */ (one("[data-json]", form));
     if (!json) return null;
-    if (one("[data-pane=json]", form)?.hidden) return JSON.stringify(fieldsOf(form), null, 2);
+    if (one("[data-pane=json]", form)?.hidden) return fieldsOf(form);
     try {
       JSON.parse(json.value);
     } catch (error) {
@@ -565,43 +567,49 @@
     return json.value;
   }
 
-  /** @param {HTMLElement} form */
+  /** The fields as JSON text; numbers as they were typed, since a double loses digits. @param {HTMLElement} form */
   function fieldsOf(form) {
-    /** @type {Record<string, unknown>} */ const payload = {};
+    /** @type {string[]} */ const pairs = [];
     for (const field of all("[data-field]", form)) {
-      const name = field.dataset.field ?? "",
-        input = /** @type {HTMLInputElement} */ (one("input, select, textarea", field));
-      const kind = field.dataset.kind;
-      if (kind === "checkbox") {
-        payload[name] = input.checked;
-        continue;
-      }
-      if (input.value === "" && !("required" in field.dataset)) continue; // left out: its default holds
-      if (kind === "text") payload[name] = input.value;
-      else if (kind === "select") payload[name] = parsed(input.value);
-      else {
-        try {
-          payload[name] = JSON.parse(input.value);
-        } catch {
-          throw new Error(`${name}: expected ${kind === "json" ? "JSON" : "a number"}, got “${input.value}”.`);
-        }
-      }
+      const { field: name = "", kind } = field.dataset;
+      const input = /** @type {HTMLInputElement} */ (one("input, select, textarea", field));
+      if (kind !== "checkbox" && input.value === "" && !("required" in field.dataset)) continue; // its default holds
+      let value = input.value.trim();
+      if (kind === "checkbox") value = String(input.checked);
+      else if (kind === "text") value = JSON.stringify(input.value);
+      else if (!isJson(value))
+        throw new Error(`${name}: expected ${kind === "json" ? "JSON" : "a number"}, got “${value}”.`);
+      pairs.push(`  ${JSON.stringify(name)}: ${value}`);
     }
-    return payload;
+    return pairs.length ? `{\n${pairs.join(",\n")}\n}` : "{}";
   }
 
-  /** An option that is a number stays one. @param {string} text */
-  function parsed(text) {
-    return /^-?\d+(\.\d+)?$|^(true|false|null)$/.test(text) ? JSON.parse(text) : text;
+  /** @param {string} text */
+  function isJson(text) {
+    try {
+      JSON.parse(text);
+      return true;
+    } catch {
+      return false;
+    }
   }
 
-  /** @param {HTMLElement} form @param {Record<string, unknown>} payload */
-  function fillFields(form, payload) {
-    for (const field of all("[data-field]", form)) {
-      const value = payload[field.dataset.field ?? ""],
-        input = /** @type {HTMLInputElement} */ (one("input, select, textarea", field));
-      if (field.dataset.kind === "checkbox") input.checked = value === true;
-      else input.value = value === undefined ? "" : typeof value === "string" ? value : JSON.stringify(value);
+  /** Throws an Error where the form cannot hold what the JSON says. @param {HTMLElement} form @param {string} text */
+  function fillFields(form, text) {
+    if (!isJson(text)) throw new Error("The JSON cannot be read; mend it first.");
+    const payload = JSON.parse(text) ?? {};
+    const fields = all("[data-field]", form);
+    const stranger = Object.keys(payload).find((key) => !fields.some((field) => field.dataset.field === key));
+    if (typeof payload !== "object" || stranger !== undefined)
+      throw new Error(`“${stranger ?? text}” has no field in the form.`);
+    if (/[0-9]{16}/.test(text)) throw new Error("A number is too long for the form; run it from here.");
+    for (const field of fields) {
+      const { field: name = "", kind } = field.dataset;
+      const input = /** @type {HTMLInputElement} */ (one("input, select, textarea", field));
+      const value = payload[name];
+      if (kind === "checkbox") input.checked = value === true;
+      else if (value === undefined) input.value = "";
+      else input.value = kind === "text" && typeof value === "string" ? value : JSON.stringify(value);
     }
   }
 
@@ -620,13 +628,10 @@
     if (!form || !json || tab.getAttribute("aria-selected") === "true") return;
     complain(form, "");
     try {
-      if (tab.dataset.tab === "json") json.value = JSON.stringify(fieldsOf(form), null, 2);
-      else fillFields(form, JSON.parse(json.value) ?? {});
+      if (tab.dataset.tab === "json") json.value = fieldsOf(form);
+      else fillFields(form, json.value);
     } catch (error) {
-      return complain(
-        form,
-        tab.dataset.tab === "form" ? "The JSON cannot be read; mend it first." : /** @type {Error} */ (error).message,
-      );
+      return complain(form, /** @type {Error} */ (error).message);
     }
     for (const other of all("[data-tab]")) {
       const chosen = other === tab;
@@ -722,7 +727,10 @@
     void refresh();
   }
 
-  /** What the button holds, or that part of the page's JSON: the page itself may show less. @param {HTMLElement} button */
+  /**
+   * What the button holds, or that part of the page's JSON: the page itself may show less.
+   * @param {HTMLElement} button
+   */
   async function copy(button) {
     try {
       const part = button.dataset.copyPart;
