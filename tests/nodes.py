@@ -82,19 +82,19 @@ class Node:
 
     def start(self, verb: str = "dev", *flags: str, folder: bool = True, ready: bool = True, **env: str) -> Node:
         """Start it, and wait until it is ready, or with `ready=False` until it answers at all."""
+        self.launch(verb, *([str(self.folder)] if folder else []), "--state", str(self.state), *flags, **env)
+        until(lambda: self.is_up(ready), 60)
+        return self
+
+    def launch(self, verb: str, *flags: str, cwd: Path | None = None, **env: str) -> Node:
+        """Start it on its port, and wait for nothing."""
         self.token = env.get("ECHOD_TOKEN")
-        command = [*ECHOD, verb, *([str(self.folder)] if folder else [])]
-        command += ["--port", str(self.port), "--state", str(self.state), *flags]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment(**env),
-                start_new_session=True,
-            )
-        until(lambda: self._is_up(ready), 60)
+                [*ECHOD, verb, *flags, "--port", str(self.port)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                cwd=cwd, env=environment(**env),
+            )  # fmt: skip
         return self
 
     def said(self) -> str:
@@ -177,7 +177,7 @@ class Node:
             self.process.wait()
             until(lambda: not any(map(alive, pids)))
 
-    def _is_up(self, ready: bool) -> bool:
+    def is_up(self, ready: bool) -> bool:
         assert self.process is not None
         if self.process.poll() is not None:
             raise AssertionError(f"echod ended with {self.process.returncode}: {self.said()}")

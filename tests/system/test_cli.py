@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nodes import Node, Terminal, free_port, run, until
+from nodes import ECHOD, Node, Terminal, free_port, run, until
 
 SOURCE = '''
 import time
@@ -161,23 +162,12 @@ def test_a_fresh_project_works_from_its_own_folder(tmp_path: Path) -> None:
     assert made.returncode == 0
     project = tmp_path / "shop"
     assert json.loads(run("run", "hello.greet", "--data", '{"name": "Ada"}', cwd=project).stdout)["hello"] == "Ada"
-    dev = Node(tmp_path / "unused")
-    dev.folder = Path(".")
-    import os
-    import subprocess
-
-    from nodes import ECHOD, environment
-
-    with dev.log.open("wb") as log:
-        dev.process = subprocess.Popen(
-            [*ECHOD, "dev", ".", "--port", str(dev.port)],
-            cwd=project, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True,
-        )  # fmt: skip
+    dev = Node(tmp_path / "log").launch("dev", ".", cwd=project)
     try:
-        until(lambda: dev._is_up(ready=True), 60)
+        until(lambda: dev.is_up(ready=True), 60)
         assert dev.names() == ["hello.greet", "pulse.beat"]
         assert dev.call("hello.greet", {"name": "Bo"})["hello"] == "Bo"
-        assert os.listdir(project / ".echod")
+        assert (project / ".echod" / "valkey.sock").exists()
     finally:
         dev.close()
     tested = subprocess.run(

@@ -6,14 +6,13 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from nodes import ECHOD, TOKEN, Node, Terminal, alive, environment, run, until
+from nodes import TOKEN, Node, Terminal, alive, run, until
 
 HELLO = """
 from echofn import queue, Context
@@ -230,10 +229,9 @@ def test_a_folder_that_goes_away_and_comes_back_is_followed(node: Start) -> None
     [error] = until(dev.errors)
     assert "is gone" in error["message"]
     assert dev.call("m.f") == 1
-    dev.folder.mkdir()
-    dev.save("m.py", code(2))
-    until(lambda: dev.call("m.f") == 2)
-    until(lambda: not dev.errors())
+    dev.save("m.py", code(2))  # in a new folder, which is empty for a moment: its functions go, and come
+    until(lambda: dev.names() == ["m.f"] and not dev.errors())
+    until(lambda: dev.ask("POST", "/functions/m.f", None, Prefer="wait=20") == (200, 2))
     dev.save("m.py", code(3))
     until(lambda: dev.call("m.f") == 3)
 
@@ -280,16 +278,30 @@ def test_roles_alone_meet_on_the_bus(node: Start, tmp_path: Path) -> None:
     owner = node({"m.py": code(1)}).start("start")
     bus = run("bus", "--state", str(owner.state)).stdout.strip()
     gateway = node({}, place="gateway").start("gateway", "--bus", bus, folder=False)
-    worker = node({}, place="worker")
-    with worker.log.open("wb") as log:
-        worker.process = subprocess.Popen(
-            [*ECHOD, "worker", "--bus", bus, "--state", str(worker.state)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(), start_new_session=True,
-        )  # fmt: skip
+    worker = node({}, place="worker").launch("worker", "--bus", bus, "--state", str(tmp_path / "worker" / "state"))
     until(lambda: "sandbox  minimal" in worker.said())
     assert gateway.call("m.f") == 1
     until(lambda: len(gateway.get("/nodes")["nodes"]) == 3)
     assert worker.end() == 0
+
+
+def test_a_role_waits_for_a_bus_that_is_not_there_yet(node: Start, tmp_path: Path) -> None:
+    owner = node({"m.py": code(1)})
+    address = f"unix://{owner.state}/valkey.sock"
+    pump = node({}, place="pump").launch("pump", "--bus", address, "--state", str(tmp_path / "pump" / "state"))
+    until(lambda: "waiting for the bus" in pump.said())
+    owner.start()
+    until(lambda: len(owner.get("/nodes")["nodes"]) == 2)
+    assert pump.end() == 0
+
+
+def test_a_restart_with_a_broken_module_serves_what_was_good(node: Start) -> None:
+    dev = node({"m.py": code(1)}).start()
+    dev.kill()
+    dev.save("m.py", "def broken(:\n")
+    dev.start()
+    assert len(dev.errors()) == 1
+    assert dev.call("m.f") == 1
 
 
 def test_a_gateway_beyond_this_machine_needs_a_token(tmp_path: Path) -> None:

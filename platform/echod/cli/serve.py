@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
@@ -63,5 +62,5 @@ def _serve(config: Config, roles: frozenset[str], folder: Path | None, *, dev: b
 
     chosen = os.environ.get("ECHOD_LOG", "")
     quiet = dev and not chosen  # at a terminal the lines of `dev` itself say what happened
-    log.configure(as_json=chosen == "json", level=logging.WARNING if quiet else logging.INFO)
+    log.configure(as_json=chosen == "json", level=log.WARNING if quiet else log.INFO)
     return serve(config, roles, folder, dev=dev)

@@ -9,41 +9,20 @@ changes or `again` asks for it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import shutil
-import socket
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
-from echod import log
+from echod.deploy.importer import Importer
 from echod.deploy.imports import closure
 from echod.deploy.snapshot import Snapshot, file_of
-from echofn.discovery_protocol import (
-    MAX_ANSWER_BYTES,
-    Described,
-    Discover,
-    Finished,
-    Importing,
-    Module,
-    assembled,
-    declared_secrets,
-    decode_answer,
-    framed,
-)
-from echofn.frames import HEADER
+from echofn.discovery_protocol import Described, Discover, Module, assembled, declared_secrets
 from echofn.manifest import LoadError, Manifest
 
-_log = log.get("deploy")
-
 LIMIT_MS = 10_000
-SLACK_S = 5.0  # beyond a module's limit: for the process to start, and to name a culprit
-ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 _Code = tuple[str, bytes]  # a module, and the digest of its code and of what that imports from the folder
 
@@ -58,6 +37,7 @@ class Discovery:
         self._env = env
         self._environ = os.environ if environ is None else environ
         self._limit_ms = limit_ms
+        self._spare: Importer | None = None
         self._hung: dict[_Code, LoadError] = {}
 
     async def describe(self, root: Path, snapshot: Snapshot, *, again: bool = False) -> Manifest:
@@ -86,6 +66,17 @@ class Discovery:
             if files & tainted:
                 self._hung[_code(name, contents, package)] = failed[name]
 
+    async def prepare(self) -> None:
+        """Have a process wait for the next question, which then saves its start."""
+        if self._spare is None or not self._spare.is_alive:
+            self._spare = await Importer.started()
+
+    async def close(self) -> None:
+        """End the process that waits."""
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            await spare.close()
+
     async def _ask(
         self, root: Path, package: str, modules: tuple[Module, ...], contents: Mapping[str, bytes]
     ) -> dict[str, Described]:
@@ -101,52 +92,25 @@ class Discovery:
             level=self._level,
             env=self._env,
         )
-        ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-I", "-B", "-m", "echofn.discovery", str(theirs.fileno()),
-                    pass_fds=(theirs.fileno(),), env=ENVIRONMENT,
-                    stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-                    stderr=asyncio.subprocess.DEVNULL,  # what user code prints at import is not the node's to show
-                )  # fmt: skip
-            try:
-                return await self._answers(ours, order)
-            finally:
-                ours.close()  # the process's sign to end, with everything below it
-                await _ended(process)
+            if (ahead := self._spare) is not None:
+                self._spare = None
+                if answers := await _asked(ahead, order):
+                    return answers  # none at all: it had died while it waited
+            return await _asked(await Importer.started(), order)
         finally:
-            ours.close()
             shutil.rmtree(tmp, ignore_errors=True)
-
-    async def _answers(self, ours: socket.socket, order: Discover) -> dict[str, Described]:
-        answers: dict[str, Described] = {}
-        ours.setblocking(False)
-        reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_ANSWER_BYTES + HEADER.size)
-        try:
-            writer.write(framed(order))
-            while True:
-                async with asyncio.timeout(self._limit_ms / 1000 + SLACK_S):
-                    (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-                    if size > MAX_ANSWER_BYTES:
-                        raise ValueError(f"an answer of {size} bytes")
-                    message = decode_answer(await reader.readexactly(size))
-                match message:
-                    case Described():
-                        answers[message.module] = message
-                    case Finished():
-                        return answers
-                    case Importing():
-                        pass
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, ValueError, msgspec.MsgspecError) as error:
-            _log.error("discovery.broke_off", error=repr(error), answered=len(answers), asked=len(order.modules))
-            return answers
-        finally:
-            writer.close()
 
     def _secrets_of(self, source: bytes) -> dict[str, str]:
         """Exactly the variables that a module's annotations name, as far as they are set."""
         return {name: self._environ[name] for name in sorted(declared_secrets(source)) if name in self._environ}
+
+
+async def _asked(importer: Importer, order: Discover) -> dict[str, Described]:
+    try:
+        return await importer.ask(order)
+    finally:
+        await importer.close()
 
 
 def _code(module: str, contents: Mapping[str, bytes], package: str) -> _Code:
@@ -160,14 +124,3 @@ def _unanswered(module: Module) -> Described:
     """For a module that the process said nothing of before it broke off."""
     text = "expected an answer of the process that imports it, got none; see echod's log"
     return Described(module.name, errors=(LoadError(module.name, module.file, text, kind="crash"),))
-
-
-async def _ended(process: asyncio.subprocess.Process) -> None:
-    """Wait for the process; one that does not go by itself is killed."""
-    try:
-        async with asyncio.timeout(SLACK_S):
-            await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()  # it takes everything below it along; a SIGKILL would not
-        await process.wait()

@@ -30,10 +30,11 @@ if TYPE_CHECKING:
 
 _log = log.get("deploy")
 
-STEP_MS = 80  # how often the watcher's thread looks for news of the kernel; a burst is over after one quiet step
+STEP_MS = 50  # how often the watcher's thread looks for news of the kernel; a burst is over after one quiet step
 BURST_MS = 400
 AWAY_S = 1.0
 GONE_S = 1.0
+POLL_MS = 1000
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -60,8 +61,6 @@ class Live:
 
     async def run(self, say: Callable[[Saved], object]) -> None:
         """A turn for every burst of changes, until cancelled; `say` is told of those that saw one."""
-        from watchfiles._rust_notify import RustNotify  # loaded by whoever watches, when all else is up
-
         stop = threading.Event()
         try:
             while True:
@@ -71,8 +70,7 @@ class Live:
                     while place is None:  # nothing tells of a folder that is not there yet
                         await asyncio.sleep(GONE_S)
                         place = _place(self.folder)
-                # Not `awatch`: it does not say from when on it sees changes; one before that would wait for the next.
-                with RustNotify([str(self.folder)], False, False, 0, True, False) as watcher:
+                with _watcher(self.folder) as watcher:
                     await self._tell(say)
                     while _place(self.folder) == place:
                         if await self._changes(watcher, stop):
@@ -83,6 +81,7 @@ class Live:
     async def _tell(self, say: Callable[[Saved], object]) -> None:
         if (saved := await self.follow()) is not None:
             say(saved)
+        await self._publisher.prepare()  # for the next save
 
     async def follow(self, *, again: bool = False) -> Saved | None:
         """One turn, repeated while the bus is away."""
@@ -163,6 +162,17 @@ class Live:
         active = await self._publisher.publish(served, manifest, errors)
         self._seen, self._errors = None, errors
         return Saved(active.version, (), errors)
+
+
+def _watcher(folder: Path) -> RustNotify:
+    """A watch that sees every change from now on. (`awatch` does not say from when on it does.)"""
+    from watchfiles._rust_notify import RustNotify, WatchfilesRustInternalError  # loaded when all else is up
+
+    try:
+        return RustNotify([str(folder)], False, False, 0, True, False)
+    except (OSError, WatchfilesRustInternalError) as error:  # the machine's limit of watches is reached
+        _log.warning("folder.polled", error=str(error), every_ms=POLL_MS)
+        return RustNotify([str(folder)], False, True, POLL_MS, True, False)
 
 
 def _broken(manifest: Manifest) -> set[str]:

@@ -39,6 +39,10 @@ class Publisher:
         root = await self._registry.materialise(snapshot.version, snapshot.archive)
         return checked(await self._discovery.describe(root, snapshot, again=again))
 
+    async def prepare(self) -> None:
+        """Make the next description start ahead of its question."""
+        await self._discovery.prepare()
+
     async def publish(self, snapshot: Snapshot, manifest: Manifest, errors: Sequence[LoadError] = ()) -> Active:
         """Store the version and switch to it, with the errors that people shall see. Raises BusError."""
         now = self._registry.active

@@ -22,6 +22,7 @@ import re
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -208,8 +209,6 @@ def find_binary(given: str | None, env: Mapping[str, str]) -> Path:
 
 
 def _version_of(binary: str) -> tuple[int, ...]:
-    import subprocess
-
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=False).stdout
         if match := re.search(r"v=(\d+)\.(\d+)", said):

@@ -47,9 +47,9 @@ class Keys:
         """A line that the person types, with the terminal's own editing."""
         if self._before is None:
             return ""
-        print(prompt, end="", flush=True)
         self._line = asyncio.get_running_loop().create_future()
         termios.tcsetattr(STDIN, termios.TCSADRAIN, self._before)
+        print(prompt, end="", flush=True)
         try:
             return await self._line
         finally:

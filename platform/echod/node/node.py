@@ -30,6 +30,7 @@ from echod.node.doors import Walls, chosen, refuse_open_door
 from echod.node.dotenv import loaded
 from echod.node.embedded import Embedded, find_binary
 from echod.node.lock import StateLock
+from echod.node.parts import Parts
 from echod.registry.registry import Registry
 
 if TYPE_CHECKING:
@@ -92,24 +93,25 @@ class Node:
 
     async def _come_up(self, down: AsyncExitStack) -> Roles:
         """What takes long goes side by side: the server loads, the folder is discovered, the roles are imported."""
+        discovery = Discovery(self._walls.level, self._config.env)
+        down.push_async_callback(discovery.close)
+        if self._folder is not None:
+            await discovery.prepare()
         importing = asyncio.ensure_future(asyncio.to_thread(importlib.import_module, "echod.node.roles"))
         address = await self._address(down)
         bus = await self._open(address)
         down.push_async_callback(bus.close)
         registry = Registry(bus, self._config.state)
         down.callback(registry.close)
-        publisher = Publisher(bus, registry, Discovery(self._walls.level, self._config.env))
+        publisher = Publisher(bus, registry, discovery)
         live = Live(self._folder, publisher, self._config.state) if self._folder is not None else None
         first = asyncio.ensure_future(live.follow()) if live is not None else None
         if first is not None:
             down.callback(first.cancel)
-        roles_module = await importing
-        roles: Roles = roles_module.Roles(
-            roles_module.Parts(
-                bus, address, registry, publisher, self._config, self._verb, self._names, self._folder, self._walls
-            ),
-            quit=self._signalled,
+        parts = Parts(
+            bus, address, registry, publisher, self._config, self._verb, self._names, self._folder, self._walls
         )
+        roles: Roles = (await importing).Roles(parts, quit=self._signalled)
         if self._embedded is not None:
             roles.keep("server", self._embedded.run())
         await roles.come_up(down)

@@ -13,17 +13,14 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import msgspec
 
 from echod import log
-from echod.bus import Bus
 from echod.bus.answers import BeatAnswer
 from echod.config import Config
 from echod.deploy.live import Live, Saved
-from echod.deploy.publish import Publisher
 from echod.errors import BusError, BusUnfit, Refused
 from echod.gateway.app import create_app
 from echod.gateway.server import Server
@@ -32,9 +29,8 @@ from echod.model.ids import NodeId, branded
 from echod.node import terminal
 from echod.node.beat import Beat
 from echod.node.console import Console
-from echod.node.doors import Walls
+from echod.node.parts import Parts
 from echod.pump.pump import Pump
-from echod.registry.registry import Registry
 from echod.supervisor.supervisor import Supervisor
 
 _log = log.get("node")
@@ -42,20 +38,6 @@ _log = log.get("node")
 DRAIN_DEV_S = 3.0  # who presses ctrl-c wants the prompt back; what is cut off is released, uncharged
 DRAIN_S = 25.0  # within the 30 s that systemd and Kubernetes leave
 JOIN_S = 1.0
-
-
-class Parts(NamedTuple):
-    """What the roles stand on."""
-
-    bus: Bus
-    address: str
-    registry: Registry
-    publisher: Publisher
-    config: Config
-    verb: str  # dev, start, or the one role's name
-    names: frozenset[str]  # of roles
-    folder: Path | None
-    walls: Walls
 
 
 class Roles:
@@ -75,9 +57,9 @@ class Roles:
     async def come_up(self, down: AsyncExitStack) -> None:
         """Start what can wait for a version: `down` undoes it in reverse order."""
         parts = self._parts
+        down.push_async_callback(self._leave)
         down.push_async_callback(self._end_tasks)
         await self._join()
-        down.push_async_callback(self._leave)
         if "gateway" in parts.names:
             await self._open_gateway(down)
         if "worker" in parts.names:
@@ -106,6 +88,7 @@ class Roles:
             hear.append(pump.heard)
             self.keep("pump", pump.run())
         self.keep("beat", Beat(parts.bus, pump="pump" in parts.names, hear=hear).run())
+        _log.info("node.started", node=self._node, verb=parts.verb)
         active = parts.registry.active
         if active is None:
             terminal.say("no version deployed; run `echod deploy FOLDER`")

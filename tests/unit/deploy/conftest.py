@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,9 +45,15 @@ def registry(bus: Bus, tmp_path: Path) -> Iterator[Registry]:
 
 
 @pytest.fixture
-def publisher(bus: Bus, registry: Registry) -> Publisher:
-    environ = {"TOKEN": "t0ken", "OTHER": "0ther"}
-    return Publisher(bus, registry, Discovery("minimal", "dev", environ, limit_ms=HANG_MS))
+async def discovery() -> AsyncIterator[Discovery]:
+    discovery = Discovery("minimal", "dev", {"TOKEN": "t0ken", "OTHER": "0ther"}, limit_ms=HANG_MS)
+    yield discovery
+    await discovery.close()
+
+
+@pytest.fixture
+def publisher(bus: Bus, registry: Registry, discovery: Discovery) -> Publisher:
+    return Publisher(bus, registry, discovery)
 
 
 @pytest.fixture

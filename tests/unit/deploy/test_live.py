@@ -15,6 +15,7 @@ from echod.deploy.live import Live, Saved
 from echod.deploy.publish import Publisher
 from echod.errors import Refused
 from echod.registry.registry import Registry
+from valkey import running
 
 from .conftest import HANG_MS
 
@@ -283,14 +284,25 @@ async def test_the_watcher_turns_a_save_into_a_version_within_a_second(
         while served(registry) != function("pack", 4):
             await heard.wait()
             heard.clear()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     watching.cancel()
+    await asyncio.wait({watching})
 
 
-async def test_a_bus_that_is_away_is_waited_for(live: Live, write: Write, bus: Bus, registry: Registry) -> None:
+async def test_a_bus_that_is_away_is_waited_for(write: Write, folder: Path, tmp_path: Path) -> None:
     write("shop.py", function("pack"))
-    await bus.link.close()
-    following = asyncio.create_task(live.follow())
-    await asyncio.sleep(0)
-    assert not following.done()
-    following.cancel()
+    async with running(append_only=True) as server:
+        bus = await Bus.open(server.address)
+        registry = Registry(bus, tmp_path / "state")
+        live = Live(folder, Publisher(bus, registry, Discovery("minimal", "dev", {})), tmp_path / "state")
+        server.kill()
+        following = asyncio.create_task(live.follow())
+        await asyncio.wait({following}, timeout=2)
+        assert not following.done()
+        await asyncio.to_thread(server.start)
+        async with asyncio.timeout(20):
+            saved = await following
+        assert saved is not None
+        assert registry.names() == ["shop.pack"]
+        registry.close()
+        await bus.close()

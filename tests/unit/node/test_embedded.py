@@ -62,7 +62,7 @@ async def said(state: Path, *words: str) -> bytes:
 
 async def eventually(check: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not check():  # noqa: ASYNC110 - another process is waited for
+        while not check():
             await asyncio.sleep(0.005)
 
 
