@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from typing import assert_never
 
 import msgspec
@@ -106,7 +106,7 @@ def _unique(function: Function, payload: Payload, wishes: Wishes, body: bytes) -
 
 
 @contextlib.contextmanager
-def _told_as(what: str, path: str | bool | None) -> Iterator[None]:
+def _told_as(what: str, path: str | bool | None) -> Generator[None]:
     """What a policy's path cannot take in the payload is told like a schema's fault."""
     try:
         yield
