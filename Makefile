@@ -28,7 +28,7 @@ dev: $(STAMP) ## Serve functions/ on the embedded bus, with reload
 	@exec $(BIN)/echod dev functions $(ARGS)
 
 test: $(TOOLS) check ## Everything that CI runs: checks, then all tests
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
 
 check: $(TOOLS) ## Format, lint, types, floors
 	@$(BIN)/ruff format --check .
@@ -48,7 +48,7 @@ bench: $(TOOLS) ## Our figures on this machine
 	@$(BIN)/python -m bench $(ARGS)
 
 soak: $(TOOLS) ## The long drills, whole
-	@ECHOD_SOAK=1 $(BIN)/python -m pytest -q tests/system tests/machines $(ARGS)
+	@ECHOD_SOAK=1 $(BIN)/python -m pytest -q -n 2 tests/system tests/machines $(ARGS)
 
 clean: ## Remove the environment, state and caches
 	@rm -rf $(VENV) .echod .mypy_cache .ruff_cache .pytest_cache .hypothesis
