@@ -194,11 +194,26 @@ async def test_news_that_died_with_its_popper_is_rung_again_by_a_beat(bus: Bus, 
     assert server.command("LPOP", "emq:{~}:wake") == b"f"  # popped by a node that was killed then
     await bus.beat(pump=False)
     assert open_books(server, "f").wake == []  # it may be on its way still
-    server.clock.advance(5001)
+    server.clock.advance(1001)
     await bus.beat(pump=False)
     assert audit(server, "f").wake == ["f"]
     await bus.beat(pump=False)
     assert audit(server, "f").wake == ["f"]
+
+
+async def test_news_that_may_be_in_flight_at_a_beat_is_looked_for_again_a_second_later(
+    bus: Bus, server: Server
+) -> None:
+    """A node killed with the news and started again at once must not wait for its second beat."""
+    await mint(bus)
+    assert server.command("LPOP", "emq:{~}:wake") == b"f"
+    answer = await bus.beat(pump=True)
+    again_in_ms = answer.next_in_ms["f"]
+    assert 0 < again_in_ms <= 1000
+    server.clock.advance(again_in_ms + 1)
+    await bus.tick("f")
+    assert audit(server, "f").wake == ["f"]
+    assert (await bus.tick("f")).next_in_ms is None
 
 
 async def test_a_name_that_is_twice_in_the_list_is_there_once_after_a_beat(bus: Bus, server: Server) -> None:

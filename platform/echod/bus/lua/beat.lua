@@ -1,5 +1,5 @@
 -- A node's beat: renew its number, ring again for queues whose news died, and, for a pump, tick and trim all queues.
--- KEYS    meta out global.nodes global.queues global.active global.wake
+-- KEYS    out global.nodes global.queues global.active global.wake
 -- ARGV    node number lease_ms pump limit roll expected_ms
 -- RETURNS [now_ms, rank, nodes, [version, generation]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms]
 -- ERRORS  LEASE the node number is another's now
@@ -24,17 +24,10 @@ for i = 1, #all, 2 do
   end
 end
 
--- The bell heals: a name that is neither in the list nor just popped has died with its popper.
 local listed = {}
 for _, name in ipairs(redis.call('LRANGE', g.wake, 0, -1)) do
   if listed[name] then redis.call('LREM', g.wake, 1, name) end
   listed[name] = true
-end
-local IN_FLIGHT_MS = 5000
-local function heal(q, name)
-  local rung = tonumber(redis.call('HGET', q.meta, 'rung'))
-  if rung and not listed[name] and (now - rung > IN_FLIGHT_MS or rung > now) then redis.call('HDEL', q.meta, 'rung') end
-  ring_if_serviceable(q)
 end
 
 local stepped = note_step(tonumber(expected_ms))
@@ -42,12 +35,12 @@ local queues, due, unsent = {}, {}, {}
 local promoted, recovered, more, budget = 0, 0, false, tonumber(limit)
 for _, name in ipairs(redis.call('HKEYS', g.queues)) do
   local q = space((string.gsub(g.base, '~}:$', name .. '}:')))
-  heal(q, name)
+  local heal_in_ms = heal(q, listed[name])
   local next_in_ms = false
   if pump == '1' then
     local dues_before = #due
     local to_lanes, lost, cut, soonest = turn(q, math.max(math.min(budget, 200), 1), tonumber(roll), due)
-    promoted, recovered, more, next_in_ms = promoted + to_lanes, recovered + lost, more or cut, soonest
+    promoted, recovered, more, next_in_ms = promoted + to_lanes, recovered + lost, more or cut, sooner(soonest, heal_in_ms)
     budget = budget - to_lanes - lost - (#due - dues_before)
     budget = budget - trim_archive(q, math.max(math.min(budget, 100), 1)) - trim_morgue(q, math.max(math.min(budget, 100), 1))
     if redis.call('EXISTS', q.out) == 1 then unsent[#unsent + 1] = name end

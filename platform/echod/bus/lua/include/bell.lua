@@ -1,6 +1,7 @@
 -- The bell: one global list of queue names, each at most once.
--- `meta.rung` is set while a name is on its way: in the list, or popped by a node that has not claimed yet. Who claims after a pop clears it, or rings again for what is left.
--- A node that dies with the news leaves `rung` set and the name missing: the beat, which reads the list, rings again.
+-- `meta.rung` is set while a name is on its way: in the list, or popped by a node that has not claimed yet. Who claims
+-- after a pop clears it, or rings again for what is left.
+-- A node that dies with the news leaves `rung` set and the name missing: beat and tick, which look into the list, ring again.
 -- KEYS ring meta global.wake
 local function ring(q)
   redis.call('HSET', q.meta, 'rung', now)
@@ -18,3 +19,21 @@ local function answer_bell(q)
   redis.call('HDEL', q.meta, 'rung')
   ring_if_serviceable(q)
 end
+
+-- Popped and not claimed within this: its popper has died, or is so slow that a second ring does no harm.
+local IN_FLIGHT_MS = 1000
+
+-- A name that is neither in the list nor just popped has died with its popper: ring again. Answers in how many
+-- milliseconds to look again where it may still be in flight, else false.
+local function heal(q, is_listed)
+  local rung = tonumber(redis.call('HGET', q.meta, 'rung'))
+  if rung and not is_listed then
+    local age = now - rung
+    if age >= 0 and age < IN_FLIGHT_MS then return IN_FLIGHT_MS - age end
+    redis.call('HDEL', q.meta, 'rung')
+  end
+  ring_if_serviceable(q)
+  return false
+end
+
+local function sooner(one, other) return one and other and math.min(one, other) or one or other end
