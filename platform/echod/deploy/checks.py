@@ -16,11 +16,19 @@ from echod.policy.recurring import identified, text_of
 from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Manifest, QueueTrigger, Recurring, Trigger
 
 
-def checked(manifest: Manifest) -> Manifest:
-    """`manifest` with every recurrence under its own name, without the functions that cannot be, and why not."""
+def checked(manifest: Manifest, before: Manifest | None = None) -> Manifest:
+    """`manifest` with every recurrence under its own name, without the functions that cannot be, and why not.
+
+    Of two functions with one name the newcomer is refused: the one that is not in `before`, else the later by place.
+    """
     kept: dict[str, Function] = {}
+    holders = {function.name: function.file for function in before.functions} if before else {}
+
+    def rank(function: Function) -> tuple[bool, str, int]:
+        return holders.get(function.name) != function.file, function.file, function.line
+
     errors = list(manifest.errors)
-    for function in sorted(manifest.functions, key=lambda each: (each.file, each.line)):
+    for function in sorted(manifest.functions, key=rank):
         if (first := kept.get(function.name)) is not None:
             said = f"function {function.name!r}: expected a name of its own, got that of {first.file}:{first.line}"
             errors.append(_error(function, function.line, f"{said}; give one of them name="))

@@ -109,7 +109,8 @@ class Live:
             files = snapshot.contents
             if files == self._seen and not again:
                 return None
-            found = await self._publisher.describe(snapshot, again=again)
+            before = self._served[1] if self._served else None
+            found = await self._publisher.describe(snapshot, before, again=again)
             served, manifest = await self._mended(snapshot, found) if found.errors else (snapshot, found)
             active = await self._publisher.publish(served, manifest, found.errors)
             changed = _changed(self._seen or {}, files)
@@ -147,7 +148,7 @@ class Live:
                 break
             candidate = snapshot_of(package, {**files, **stand_ins})
             if candidate.version != snapshot.version:
-                snapshot, found = candidate, await self._publisher.describe(candidate)
+                snapshot, found = candidate, await self._publisher.describe(candidate, last[1])
             lost = _broken(found) & good
             reach = frozenset[str]().union(*(closure(path, before, package) for path in lost))
             stand_ins |= {path: before[path] for path in reach}

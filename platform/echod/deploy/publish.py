@@ -34,10 +34,13 @@ class Publisher:
         self._registry = registry
         self._discovery = discovery
 
-    async def describe(self, snapshot: Snapshot, *, again: bool = False) -> Manifest:
-        """What the folder's modules have, found in confined processes. `again`: try those known to hang, too."""
+    async def describe(self, snapshot: Snapshot, before: Manifest | None = None, *, again: bool = False) -> Manifest:
+        """What the folder's modules have, found in confined processes; names stay with whom they had `before`.
+
+        `again`: try the modules that are known to hang, too.
+        """
         root = await self._registry.materialise(snapshot.version, snapshot.archive)
-        return checked(await self._discovery.describe(root, snapshot, again=again))
+        return checked(await self._discovery.describe(root, snapshot, again=again), before)
 
     async def prepare(self) -> None:
         """Make the next description start ahead of its question."""

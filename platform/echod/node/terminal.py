@@ -63,7 +63,8 @@ def saved(news: Saved) -> None:
     """What a save has done."""
     files = ", ".join(news.files[:5]) + (f" and {len(news.files) - 5} more" if len(news.files) > 5 else "")
     if news.errors:
-        say(f"{files or 'reload'}: {_red('broken')}; what was good before serves on")
+        broken = ", ".join(dict.fromkeys(error.file or error.module or "the folder" for error in news.errors))
+        say(f"{files or 'reload'}: served, but for what is {_red('broken')} in {broken}: that serves on as it was")
         errors(news.errors)
     else:
         what = "mended, " if news.mended else ""

@@ -58,6 +58,13 @@ def test_the_second_of_two_functions_of_one_name_is_refused_and_names_the_first(
     assert "a.py:3" in error.message
 
 
+def test_a_name_stays_with_whom_it_was_and_the_newcomer_is_refused() -> None:
+    holder, newcomer = function_of("send", file="z.py", line=3), function_of("send", file="a.py", line=8)
+    found = checked(manifest_of(newcomer, holder), before=manifest_of(holder))
+    assert [function.file for function in found.functions] == ["z.py"]
+    assert [(error.file, error.line) for error in found.errors] == [("a.py", 8)]
+
+
 def test_two_equal_schedules_on_a_function_are_refused_and_named_ones_are_not() -> None:
     twice = function_of("shop.twice", EveryTrigger("", 20_000, line=5), EveryTrigger("", 20_000, line=6))
     named = function_of("shop.named", EveryTrigger("a", 20_000, line=5), EveryTrigger("b", 20_000, line=6))

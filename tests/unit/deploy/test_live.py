@@ -48,6 +48,19 @@ async def test_a_save_is_a_new_version_and_an_equal_one_is_not(live: Live, write
     assert registry.names() == ["shop.send"]
 
 
+async def test_a_taken_name_is_the_newcomers_fault_and_its_holder_goes_on_reloading(
+    live: Live, write: Write, registry: Registry
+) -> None:
+    write("shop.py", function("pack", 1))
+    await live.turn()
+    write("aaa.py", function("pack").replace("@queue()", "@queue(name='shop.pack')"))
+    write("shop.py", function("pack", 2))
+    saved = await live.turn()
+    assert saved is not None
+    assert [error.file for error in saved.errors] == ["aaa.py"]
+    assert "return 2" in served(registry)
+
+
 async def test_a_broken_save_keeps_the_last_good_version_and_says_where(
     live: Live, write: Write, registry: Registry
 ) -> None:

@@ -82,6 +82,6 @@ def test_a_save_is_told_with_its_file_and_its_errors(capsys: pytest.CaptureFixtu
     terminal.saved(Saved(None, ("shop.py",), (error,)))
     terminal.saved(Saved(None, tuple(f"{n}.py" for n in range(9)), (), mended=True, took_ms=80))
     said = capsys.readouterr().out
-    assert "shop.py: broken; what was good before serves on" in said
+    assert "shop.py: served, but for what is broken in shop.py: that serves on as it was" in said
     assert "error  shop.py:3:7: SyntaxError: invalid syntax" in said
     assert "4.py and 4 more: mended, serving" in said

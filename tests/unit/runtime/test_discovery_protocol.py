@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from echofn.discovery_protocol import Described, Module, assembled, declared_secrets, find_modules, package_name
-from echofn.manifest import Function, Policy
+from echofn.manifest import Function, LoadError, Manifest, Policy
 from unit.runtime.driving import write
 
 
@@ -75,14 +75,9 @@ def function(name: str, module: str, line: int) -> Function:
     return Function(name, module, "f", f"{module}.py", line, Policy(), ())
 
 
-def test_of_two_functions_with_one_name_the_later_is_refused_with_both_places() -> None:
-    answers = [
-        Described("b", (function("pay", "b", 3), function("b.g", "b", 9))),
-        Described("a", (function("pay", "a", 7),)),
-    ]
-    manifest = assembled("functions", answers)
-    assert [function.name for function in manifest.functions] == ["pay", "b.g"]
-    assert manifest.functions[0].module == "a"
-    (error,) = manifest.errors
-    assert (error.file, error.line, error.kind) == ("b.py", 3, "refused")
-    assert "a.py:7" in error.message
+def test_answers_become_one_manifest_by_module() -> None:
+    refused = LoadError("b", "b.py", "no", 1)
+    answers = [Described("b", (function("b.g", "b", 9),), (refused,)), Described("a", (function("pay", "a", 7),))]
+    assert assembled("functions", answers) == Manifest(
+        "functions", (function("pay", "a", 7), function("b.g", "b", 9)), (refused,)
+    )
