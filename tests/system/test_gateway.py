@@ -99,8 +99,12 @@ async def test_a_full_server_refuses_mints_clearly(rig: Rig) -> None:
         answer = await rig.call("hello.any", "x" * 100_000)
         assert (answer.status_code, answer.json()["type"]) == (503, "urn:echod:problem:bus-full")
         assert answer.headers["Retry-After"]
+        ready = await rig.http.get("/readyz")
+        assert ready.status_code == 200
+        assert "memory limit" in " ".join(ready.json()["degraded"])
     finally:
         rig.valkey.command("CONFIG", "SET", "maxmemory", "0")
+    assert (await rig.http.get("/readyz")).json()["degraded"] == []
     assert (await rig.call("hello.any", 1)).status_code == 202
 
 
@@ -110,6 +114,9 @@ async def test_a_read_only_server_is_503(rig: Rig) -> None:
         answer = await rig.call("hello.any", 1)
         assert answer.status_code == 503
         assert answer.headers["Retry-After"]
+        ready = await rig.http.get("/readyz")
+        assert (ready.status_code, ready.json()["bus"]) == (503, False)
+        assert "replica" in " ".join(ready.json()["reasons"])
     finally:
         rig.valkey.command("REPLICAOF", "NO", "ONE")
     async with asyncio.timeout(BOUND_S):

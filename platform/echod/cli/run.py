@@ -14,7 +14,8 @@ import click
 @click.option("--data", default="null", metavar="JSON", help="The payload: JSON, @FILE, or - for stdin.")
 @click.option("--folder", default="functions", show_default=True, type=click.Path(path_type=Path))
 @click.option("--env", default="dev", show_default=True, help="What ctx.env says.")
-def run(name: str, data: str, folder: Path, env: str) -> None:
+@click.option("--json", "_as_json", is_flag=True, help="As always here: the result is JSON.")
+def run(name: str, data: str, folder: Path, env: str, _as_json: bool) -> None:
     """Run one call in the foreground, without a bus, for a debugger. The result goes to stdout as JSON.
 
     The function is imported from FOLDER as it lies there, with no walls around it: `breakpoint()` works.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import cast
 
 from starlette.requests import Request
@@ -20,10 +21,14 @@ async def healthz(desk: Desk, request: Request) -> Response:
 
 
 async def readyz(desk: Desk, request: Request) -> Response:
-    """GET /readyz: 200 when the bus answers and a version is active; else 503 with the reasons."""
+    """GET /readyz: 200 when the bus answers, takes writes, and a version is active; else 503 with the reasons."""
     reasons: list[str] = []
+    ails: list[str] = []
     try:
-        await desk.bus.active()
+        server = await desk.bus.server()
+        if server["role"] != "master":
+            reasons.append("bus: expected a server that takes writes, got a replica; wait, or mend --bus")
+        ails = _ails(server)
     except BusError as error:
         reasons.append(f"bus: {error}")
     active = desk.registry.active
@@ -34,10 +39,23 @@ async def readyz(desk: Desk, request: Request) -> Response:
         "bus": not any(reason.startswith("bus: ") for reason in reasons),
         "version": active.version if active else None,
         "sandbox": desk.level,
-        "degraded": desk.degraded(),
+        "degraded": [*desk.degraded(), *ails],
         "reasons": reasons,
     }
     return answer(view, status=503 if reasons else 200, headers={"Retry-After": "1"} if reasons else None)
+
+
+def _ails(server: Mapping[str, object]) -> list[str]:
+    """What a server that answers and takes writes still lacks."""
+    used, limit = cast("int", server["memory_bytes"]), cast("int", server["memory_limit_bytes"])
+    found: list[str] = []
+    if limit and used >= limit:
+        found.append(
+            f"the bus is at its memory limit ({used} of {limit} bytes): new jobs are refused, running ones end"
+        )
+    if server["policy"] not in ("", "noeviction"):
+        found.append(f"maxmemory-policy is {server['policy']}: jobs can be evicted; set noeviction")
+    return found
 
 
 async def metrics(desk: Desk, request: Request) -> Response:
