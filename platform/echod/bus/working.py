@@ -196,12 +196,12 @@ def _ids(reply: list[bytes]) -> tuple[JobId, ...]:
 
 
 def _answer(reply: list[Any], queue: str) -> SettleAnswer:
-    now_ms, refused, jobs, blocked, retry_in_ms = reply
+    at_ms, refused, jobs, blocked, retry_in_ms, *rebuilt_ms = reply
     return SettleAnswer(
         _ids(refused),
         ClaimAnswer(
-            now_ms,
-            tuple(claimed(job, queue, now_ms) for job in jobs),
+            rebuilt_ms[0] if rebuilt_ms else at_ms,
+            tuple(claimed(job, queue, at_ms) for job in jobs),
             cast("Blocked", blocked.decode()) if blocked else None,
             retry_in_ms,
         ),
