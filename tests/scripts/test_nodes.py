@@ -154,6 +154,27 @@ async def test_a_parked_pop_is_woken_by_a_mint(bus: Bus, server: Server) -> None
     assert await asyncio.wait_for(parked, 5) == "f"
 
 
+async def test_a_pop_is_ended_although_its_unblock_overtook_it(
+    bus: Bus, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go out on two connections: what the server reads first is not ours to say. A node that goes down waits."""
+    park = bus._park  # pyright: ignore[reportPrivateUsage]
+    unblock, calls = park._unblock, 0  # pyright: ignore[reportPrivateUsage]
+
+    async def overtaken(client: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            await unblock(client)
+
+    monkeypatch.setattr(park, "_unblock", overtaken)
+    parked = asyncio.create_task(bus.ring_wait(60))
+    await _until_parked(server)
+    parked.cancel()
+    await asyncio.gather(parked, return_exceptions=True)
+    await asyncio.wait_for(park.close(), 5)
+
+
 async def _until_parked(server: Server) -> None:
     while True:
         info = server.command("INFO", "clients")
