@@ -10,7 +10,7 @@ from audit import audit, open_books
 from doing import ME, claim, claim_one, mint
 from echod.bus import Bus
 from echod.bus.clock import IdMaker
-from echod.errors import BusUnfit, LeaseGone
+from echod.errors import BusFull, BusUnfit, LeaseGone
 from echod.model.ids import NodeId, millisecond_of
 from valkey import Server
 
@@ -138,6 +138,22 @@ async def test_who_claims_and_leaves_work_rings_again(bus: Bus, server: Server) 
     assert await bus.ring_wait(0.05) is None
     await mint(bus)
     assert await bus.ring_wait(5) == "f"
+
+
+async def test_a_bell_that_a_full_server_let_nobody_answer_is_answered_by_the_next_claim(
+    bus: Bus, server: Server
+) -> None:
+    await mint(bus)
+    assert await bus.ring_wait(5) == "f"
+    server.command("CONFIG", "SET", "maxmemory", "1000000")
+    try:
+        with pytest.raises(BusFull):
+            await claim(bus)
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+    await claim_one(bus)
+    await mint(bus)
+    assert await bus.ring_wait(1) == "f"
 
 
 async def test_a_claim_without_a_pop_leaves_the_bell_alone(bus: Bus, server: Server) -> None:

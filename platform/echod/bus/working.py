@@ -128,17 +128,23 @@ class Working(Core):
             reply = await self.run_script(self.scripts[call.verb], queue, call.arguments)
         except BusFull:
             if not call.verb.startswith("settle") or call.verb.endswith("!"):
-                desk.unanswered = None
+                self._not_run(queue, desk, call)
                 raise
             # Nothing was run. Settling frees memory and is let through alone, under the second head.
             return await self._send_call(queue, desk, _Call("settle!", {**call.arguments, "want": 0}, call.settled))
         except BusAway:
             raise
         except Exception:
-            desk.unanswered = None
+            self._not_run(queue, desk, call)
             raise
         desk.unanswered = None
         return _answer(reply, queue)
+
+    def _not_run(self, queue: str, desk: _Desk, call: _Call) -> None:
+        """The server refused the call: the next one answers the bell, or nobody would ring it until the beat."""
+        desk.unanswered = None
+        if call.arguments["popped"]:
+            self.popped.add(queue)
 
     async def extend(
         self, queue: str, holds: Sequence[Hold], lease_ms: int = DEFAULT_LEASE_MS, *, begun: Sequence[Hold] = ()
