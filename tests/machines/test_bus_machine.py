@@ -72,7 +72,7 @@ class BusMachine(RuleBasedStateMachine):
         reply = self.do(self.bus.run(verb, "f", **arguments))
         if twice:
             again = self.do(self.bus.run(verb, "f", **arguments))
-            assert again == reply, f"{verb} sent again answered {again}, first {reply}"
+            assert again[: len(reply)] == reply, f"{verb} sent again answered {again}, first {reply}"
         return reply
 
     @initialize()

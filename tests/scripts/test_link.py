@@ -116,6 +116,21 @@ async def test_a_claim_and_a_settle_whose_replies_are_lost_take_effect_once(serv
     await bus.close()
 
 
+async def test_a_lease_whose_claim_was_answered_late_runs_since_the_claim(server: Server, proxy: Proxy) -> None:
+    """Else its holder believes in a lease that is over, while another runs the job."""
+    bus = await joined(proxy.address)
+    await mint(bus)
+    proxy.deaf = True
+    with pytest.raises(BusAway):
+        await bus.claim("f", ME, 1, LEASE_MS)
+    proxy.deaf = False
+    server.clock.advance(6000)
+    answer = await bus.claim("f", ME, 1, LEASE_MS)
+    (job,) = answer.jobs
+    assert 6000 <= answer.now_ms - job.claimed_ms < 9000
+    await bus.close()
+
+
 async def test_what_a_call_that_ended_as_away_did_reaches_its_claimer_with_the_next(
     server: Server, proxy: Proxy
 ) -> None:

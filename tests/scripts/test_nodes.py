@@ -10,7 +10,7 @@ from audit import audit, open_books
 from doing import ME, claim, claim_one, mint
 from echod.bus import Bus
 from echod.bus.clock import IdMaker
-from echod.errors import BusUnfit, LeaseGone
+from echod.errors import BusFull, BusUnfit, LeaseGone
 from echod.model.ids import NodeId, millisecond_of
 from valkey import Server
 
@@ -140,6 +140,22 @@ async def test_who_claims_and_leaves_work_rings_again(bus: Bus, server: Server) 
     assert await bus.ring_wait(5) == "f"
 
 
+async def test_a_bell_that_a_full_server_let_nobody_answer_is_answered_by_the_next_claim(
+    bus: Bus, server: Server
+) -> None:
+    await mint(bus)
+    assert await bus.ring_wait(5) == "f"
+    server.command("CONFIG", "SET", "maxmemory", "1000000")
+    try:
+        with pytest.raises(BusFull):
+            await claim(bus)
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+    await claim_one(bus)
+    await mint(bus)
+    assert await bus.ring_wait(1) == "f"
+
+
 async def test_a_claim_without_a_pop_leaves_the_bell_alone(bus: Bus, server: Server) -> None:
     await mint(bus, count=2)
     await claim(bus, 2)
@@ -152,6 +168,27 @@ async def test_a_parked_pop_is_woken_by_a_mint(bus: Bus, server: Server) -> None
     await _until_parked(server)
     await mint(bus)
     assert await asyncio.wait_for(parked, 5) == "f"
+
+
+async def test_a_pop_is_ended_although_its_unblock_overtook_it(
+    bus: Bus, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go out on two connections: what the server reads first is not ours to say. A node that goes down waits."""
+    park = bus._park  # pyright: ignore[reportPrivateUsage]
+    unblock, calls = park._unblock, 0  # pyright: ignore[reportPrivateUsage]
+
+    async def overtaken(client: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            await unblock(client)
+
+    monkeypatch.setattr(park, "_unblock", overtaken)
+    parked = asyncio.create_task(bus.ring_wait(60))
+    await _until_parked(server)
+    parked.cancel()
+    await asyncio.gather(parked, return_exceptions=True)
+    await asyncio.wait_for(park.close(), 5)
 
 
 async def _until_parked(server: Server) -> None:

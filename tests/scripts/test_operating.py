@@ -120,6 +120,27 @@ async def test_a_log_sent_again_is_not_doubled_and_a_gone_job_gets_none(bus: Bus
     assert await bus.run("log", "f", id=bus.new_job_id(), token="t", lines=packed) == 0
 
 
+async def test_output_that_comes_after_the_settle_counts_for_the_archive(bus: Bus, server: Server) -> None:
+    """It mostly does: runs are settled within milliseconds, output is written in batches."""
+    (id,) = await mint(bus)
+    await settle(bus, [done(await claim_one(bus))])
+    before = int(audit(server, "f").meta["ab"])
+    await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x" * 100_000)])
+    assert int(audit(server, "f").meta["ab"]) >= before + 100_000
+    server.command("HSET", "emq:{f}:meta", "keep_bytes", 50_000)
+    server.clock.advance(10_001)
+    await bus.beat(pump=True)
+    assert int(audit(server, "f").meta["ab"]) == 0
+
+
+async def test_a_pump_hears_of_the_end_of_a_rest(bus: Bus) -> None:
+    await mint(bus, lane="a")
+    heard: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+    bus.on("due", lambda queue, in_ms: heard.set_result((queue, in_ms)))
+    await bus.rest("f", "a", 500)
+    assert await asyncio.wait_for(heard, 2.0) == ("f", 500)
+
+
 async def test_a_list_is_newest_first_in_all_states_and_goes_on_at_its_cursor(bus: Bus) -> None:
     ids = await mint(bus, count=5)
     await settle(bus, [done(await claim_one(bus)), dead(await claim_one(bus))])

@@ -11,6 +11,7 @@ from audit import audit
 from doing import claim_one, counted
 from echod.bus import Bus
 from echod.bus.answers import Occurred, RecurrenceRow
+from echod.model.ids import VersionId
 from echofn.manifest import Policy
 from valkey import Server
 
@@ -93,6 +94,17 @@ async def test_an_occurrence_is_minted_once_and_answered_again(bus: Bus, server:
     assert (found.last_ms, found.next_ms) == (FIRST_MS, FIRST_MS + 1000)
     assert len(audit(server, "f").rows) == 1
     assert await counted(bus, "minted") == 1
+
+
+async def test_a_version_that_was_replaced_writes_nothing_back(bus: Bus, server: Server) -> None:
+    """Not even where the new version has nothing of that queue: its pumps would never look at it again."""
+    for version in ("DEP00000000001", "DEP00000000002"):
+        await bus.put_version(VersionId(version), [b""], b"")
+        active = await bus.activate(VersionId(version))
+    assert await write(bus, generation=active.generation - 1) == "older"
+    assert not await bus.configure("f", Policy(), active.generation - 1)
+    assert await write(bus, generation=active.generation) == "created"
+    assert await bus.unrecur("f", "r", active.generation - 1) == "older"
 
 
 async def test_an_older_due_meets_the_same_answer_after_others_followed(bus: Bus) -> None:

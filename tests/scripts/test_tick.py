@@ -8,6 +8,8 @@ from audit import audit
 from doing import ME, bury, claim, claim_one, counted, done, hold, mint, settle
 from echod.bus import Bus
 from echod.bus.clock import StepWatch
+from echod.model.job import Child, Mint
+from echod.pump.outbox import sweep
 from echofn.manifest import Constant, Policy, Waits
 from valkey import Server
 
@@ -261,6 +263,22 @@ async def test_the_archive_is_trimmed_by_count_by_settle_in_bounded_steps(bus: B
     assert len(audit(server, "f").done) == 30 + 4 - 8
     await finish(bus, 20)
     assert len(audit(server, "f").done) == 24  # the old are gone, what is younger than ten seconds stays
+
+
+async def test_a_child_stays_until_a_sweep_of_out_cannot_mint_it_again(bus: Bus, server: Server) -> None:
+    (parent,) = await mint(bus, "p")
+    child = Child("f", Mint(id=bus.new_job_id(), payload=b"\x01", parent=parent))
+    await settle(bus, [done(await claim_one(bus, "p"), children=(child,))], "p")
+    await bus.mint("f", [child.mint])  # and here the node dies: nobody clears `out`
+    server.command("HSET", "emq:{f}:meta", "keep_count", 0)
+    await settle(bus, [done(await claim_one(bus))])
+    server.clock.advance(20_000)
+    await bus.beat(pump=True)
+    await sweep(bus, "p")
+    assert await claim(bus) == []
+    server.clock.advance(20_000)
+    await bus.beat(pump=True)
+    assert audit(server, "f").done == {}
 
 
 async def test_the_archive_is_trimmed_by_bytes(bus: Bus, server: Server) -> None:

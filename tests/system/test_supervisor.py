@@ -430,6 +430,24 @@ async def test_a_job_that_one_node_has_no_hands_for_is_run_by_another(server: Se
         assert len({job.history[0].worker for job in jobs}) == 2
 
 
+async def test_a_bell_that_a_full_node_heard_is_heard_at_once_by_one_with_hands(server: Server, tmp_path: Path) -> None:
+    functions = [function("act", timeout_ms=30_000), function("spread")]
+    one = rigs.rig(server.address, tmp_path / "1", SOURCE, functions, cpus=1)
+    two = rigs.rig(server.address, tmp_path / "2", SOURCE, functions, cpus=1, node="NOD00000000002")
+    async with one as first:
+        slow = await first.mint("act", {"do": "sleep", "s": 8.0})
+        await first.running_job("act", slow)
+        async with two as second:
+            await second.until(lambda: second.supervisor.has_room())
+            await first.ended("act", await first.mint("act", {"do": "return", "value": 0}))  # its worker is warm now
+            for _ in range(6):  # each node hears some of them first
+                started = time.monotonic()
+                await first.ended("act", await first.mint("act", {"do": "return", "value": 0}))
+                assert time.monotonic() - started < 0.4
+                await asyncio.sleep(0.6)
+        assert (await first.job("act", slow)).state == "active"
+
+
 async def test_a_node_that_stops_in_mid_run_loses_and_charges_nothing(server: Server, tmp_path: Path) -> None:
     functions = [function("act")]
     jobs = []

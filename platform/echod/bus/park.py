@@ -20,6 +20,7 @@ from echod.errors import BusError
 
 LONGEST_BLOCK_S, SHORTEST_BLOCK_S = 60.0, 0.05  # a block of 0 would be for ever
 WATCH_S = 3.0
+UNBLOCK_AGAIN_S = 0.1
 
 
 class Park:
@@ -78,8 +79,13 @@ class Park:
 
     async def _connected(self) -> Wire:
         if self._wire is None or self._wire.closed.done():
-            self._wire = await connect(self._address, Wire)
-            self._client_id = int(await self._wire.send("CLIENT", "ID", timeout_s=WATCH_S))
+            wire = await connect(self._address, Wire)
+            try:
+                self._client_id = int(await wire.send("CLIENT", "ID", timeout_s=WATCH_S))
+            except BaseException:
+                wire.abort("given up")
+                raise
+            self._wire = wire  # only now: a pop on a wire whose id we do not know could not be ended
         return self._wire
 
     async def _blocked(self, wire: Wire, block_s: float) -> Any:
@@ -96,7 +102,9 @@ class Park:
     async def _clear(self, wire: Wire, popped: asyncio.Future[Any]) -> None:
         """The caller went away: end the block, and hand back what was popped in that very moment."""
         try:
-            await self._unblock(self._client_id)
+            while not popped.done():  # the server may read this before the pop that went out just before it
+                await self._unblock(self._client_id)
+                await asyncio.wait({popped}, timeout=UNBLOCK_AGAIN_S)
             reply = await popped
             if isinstance(reply, list):
                 await self._give_back(bytes(reply[1]).decode())  # pyright: ignore[reportUnknownArgumentType]

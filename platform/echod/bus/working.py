@@ -128,17 +128,23 @@ class Working(Core):
             reply = await self.run_script(self.scripts[call.verb], queue, call.arguments)
         except BusFull:
             if not call.verb.startswith("settle") or call.verb.endswith("!"):
-                desk.unanswered = None
+                self._not_run(queue, desk, call)
                 raise
             # Nothing was run. Settling frees memory and is let through alone, under the second head.
             return await self._send_call(queue, desk, _Call("settle!", {**call.arguments, "want": 0}, call.settled))
         except BusAway:
             raise
         except Exception:
-            desk.unanswered = None
+            self._not_run(queue, desk, call)
             raise
         desk.unanswered = None
         return _answer(reply, queue)
+
+    def _not_run(self, queue: str, desk: _Desk, call: _Call) -> None:
+        """The server refused the call: the next one answers the bell, or nobody would ring it until the beat."""
+        desk.unanswered = None
+        if call.arguments["popped"]:
+            self.popped.add(queue)
 
     async def extend(
         self, queue: str, holds: Sequence[Hold], lease_ms: int = DEFAULT_LEASE_MS, *, begun: Sequence[Hold] = ()
@@ -196,12 +202,12 @@ def _ids(reply: list[bytes]) -> tuple[JobId, ...]:
 
 
 def _answer(reply: list[Any], queue: str) -> SettleAnswer:
-    now_ms, refused, jobs, blocked, retry_in_ms = reply
+    at_ms, refused, jobs, blocked, retry_in_ms, *rebuilt_ms = reply
     return SettleAnswer(
         _ids(refused),
         ClaimAnswer(
-            now_ms,
-            tuple(claimed(job, queue, now_ms) for job in jobs),
+            rebuilt_ms[0] if rebuilt_ms else at_ms,
+            tuple(claimed(job, queue, at_ms) for job in jobs),
             cast("Blocked", blocked.decode()) if blocked else None,
             retry_in_ms,
         ),

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 from echod.bus import Bus
 from echod.deploy.live import Live
 from echod.errors import BusError
+from echod.gateway import instants
 from echod.node import terminal
 from echod.node.keys import Keys
 from echod.policy.recurring import restored, rule_of
@@ -58,8 +59,10 @@ class Console:
                 while self._stilled:
                     row = rows.get(self._stilled[-1])
                     if row is not None:
-                        next_ms = rule_of(restored(row.policy)).next_after(self._bus.clock.now_ms())
-                        await self._bus.resume_recurrence(row.queue, row.name, next_ms)
+                        rule, now_ms = rule_of(restored(row.policy)), self._bus.clock.now_ms()
+                        skipped = await asyncio.to_thread(instants.passed, rule, row.last_ms, now_ms)
+                        next_ms = rule.next_after(now_ms)
+                        await self._bus.resume_recurrence(row.queue, row.name, next_ms, skipped=skipped)
                     self._stilled.pop()
                 terminal.say("cron on")
                 return

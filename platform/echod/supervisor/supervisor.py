@@ -34,7 +34,7 @@ _log = log.get("supervisor")
 HOUSEKEEP_S = 5.0
 IDLE_S = 60.0
 RETRY_S = 1.0
-HAND_ON_S = 0.5
+HAND_ON_S = 0.05  # from one hand-on of a queue to the next
 LOOK_S = 0.02  # while going down
 RELEASE_WITHIN_S = 5.0
 
@@ -76,6 +76,7 @@ class Supervisor:
             spawn=self._spawn,
         )
         self._feeds: dict[str, Feed] = {}
+        self._handed_on: dict[str, float] = {}  # when we last passed on a bell that we had no hands for
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._stopping = asyncio.Event()
@@ -135,7 +136,11 @@ class Supervisor:
             return  # else it waits for a version that has it: a switch looks into every queue
         feed.offer()
         if feed.is_full:
-            self._loop.call_later(HAND_ON_S, self._hand_on_if_full, feed)
+            # At once, or a node with free hands waits for us; but where all are full it must not go round and round.
+            now = self._loop.time()
+            is_again = now - self._handed_on.get(queue, -HAND_ON_S) < HAND_ON_S
+            self._handed_on[queue] = now
+            self._loop.call_later(HAND_ON_S if is_again else 0, self._hand_on_if_full, feed)
 
     def has_room(self) -> bool:
         """Whether the bell may be listened to: some function could take a job that it does not know of yet."""
@@ -228,6 +233,7 @@ class Supervisor:
                 feed.crews.housekeep(now)
                 if feed.closed and feed.is_idle:
                     del self._feeds[name]
+                    self._handed_on.pop(name, None)
                     await feed.shut()
 
     async def _hand_on(self, queue: str) -> None:

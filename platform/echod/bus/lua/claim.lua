@@ -1,6 +1,6 @@
 -- Claim up to `want` jobs under a lease, lanes in turn; the same sequence again gets the same jobs.
 -- ARGV    claimer sequence want lease_ms holder popped begun
--- RETURNS [now_ms, [], [job], blocked: empty|paused|capped|nil, retry_in_ms|nil]
+-- RETURNS [now_ms, [], [job], blocked: empty|paused|capped|nil, retry_in_ms|nil, rebuilt_ms|absent]
 -- INCLUDE time counters news ring bell close rows serve last
 -- A job is [id, attempts, holder, failures, payload, lane, due, minted, version, occurrence], nil where default.
 -- `begun` is msgpack: holds [id, attempts, holder] that started since the last call. `popped` is 1 when the bell rang for us.

@@ -2,8 +2,8 @@
 -- KEYS    meta
 -- ARGV    queue generation retries backoff keep_ms max_pending
 -- RETURNS ok | older
--- INCLUDE time counters news ring bell close rows birth
-if tonumber(generation) < (tonumber(redis.call('HGET', q.meta, 'gen')) or 0) then return 'older' end
+-- INCLUDE time counters news ring bell close rows birth generation
+if is_older(q, generation) then return 'older' end
 redis.call('HSET', q.meta, 'gen', generation, 'retries', retries, 'backoff', backoff, 'keep', keep_ms, 'reg', 1)
 if max_pending == '' then redis.call('HDEL', q.meta, 'max') else redis.call('HSET', q.meta, 'max', max_pending) end
 register(q, queue)

@@ -1,14 +1,16 @@
 -- Append a run's output to its job's log: at most 1 MiB a run and 8 MiB a job, the first of it kept.
--- KEYS    job: log:
+-- KEYS    job: log: meta
 -- ARGV    id token lines
 -- RETURNS kept (lines)
 -- `lines` is msgpack: [attempt, packed line]. A job that is gone gets no log back. `lb` is the job's bytes, `la` attempt:bytes,
--- `lt` the token of the last append: sent again, it appends nothing.
+-- `lt` the token of the last append: sent again, it appends nothing. Most output arrives just after the settle: then the
+-- archive's bytes grow with it, or retention would bound everything but logs.
 local RUN_BYTES, JOB_BYTES = 1024 * 1024, 8 * 1024 * 1024
-local row = redis.call('HMGET', job_key(q, id), 'm', 'la', 'lb', 'lt')
+local row = redis.call('HMGET', job_key(q, id), 'm', 'la', 'lb', 'lt', 's', 'sz')
 if not row[1] or row[4] == token then return 0 end
 local attempt, of_run = string.match(row[2] or '', '^(%d+):(%d+)$')
-local of_job, kept = tonumber(row[3]) or 0, 0
+local before, kept = tonumber(row[3]) or 0, 0
+local of_job = before
 of_run = tonumber(of_run) or 0
 for _, line in ipairs(cmsgpack.unpack(lines)) do
   if tostring(line[1]) ~= attempt then attempt, of_run = tostring(line[1]), 0 end
@@ -21,4 +23,8 @@ for _, line in ipairs(cmsgpack.unpack(lines)) do
   end
 end
 redis.call('HSET', job_key(q, id), 'la', attempt .. ':' .. of_run, 'lb', of_job, 'lt', token)
+if row[6] and of_job > before then
+  redis.call('HINCRBY', job_key(q, id), 'sz', of_job - before)
+  if row[5] == 'd' or row[5] == 'c' then redis.call('HINCRBY', q.meta, 'ab', of_job - before) end
+end
 return kept

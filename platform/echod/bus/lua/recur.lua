@@ -2,9 +2,8 @@
 -- KEYS    rules repeat repeat: meta
 -- ARGV    queue name rule tz trigger payload next_ms generation lane lane_name priority
 -- RETURNS same | created | changed | older
--- INCLUDE time counters news ring bell close rows birth
-local newest = tonumber(redis.call('HGET', q.meta, 'gen')) or 0
-if tonumber(generation) < newest then return 'older' end
+-- INCLUDE time counters news ring bell close rows birth generation
+if is_older(q, generation) then return 'older' end
 local key = repeat_key(q, name)
 local old = redis.call('HMGET', key, 'rule', 'tz', 'trigger', 'payload', 'lane', 'rev', 'paused', 'next', 'prio')
 local same_rule = old[1] == rule and old[2] == tz

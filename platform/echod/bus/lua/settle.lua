@@ -1,7 +1,7 @@
 -- Settle a batch of claims, each by its verdict, and claim the next `want` jobs in the same step.
 -- KEYS    job: active out meta
 -- ARGV    claimer sequence want lease_ms holder popped begun verdicts
--- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked, retry_in_ms]
+-- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked, retry_in_ms, rebuilt_ms|absent]
 -- FLAGS   allow-oom (second head: settle alone, after -OOM)
 -- INCLUDE time counters news ring bell close rows serve last trim
 -- `verdicts` is msgpack: [kind, id, attempts, holder, run, started, ended, …]; run is packed, for the page to read:

@@ -3,7 +3,8 @@
 -- ARGV    name generation
 -- RETURNS removed | absent | older
 -- FLAGS   allow-oom
-if tonumber(generation) < (tonumber(redis.call('HGET', q.meta, 'gen')) or 0) then return 'older' end
+-- INCLUDE generation
+if is_older(q, generation) then return 'older' end
 redis.call('HSET', q.meta, 'gen', generation)
 redis.call('SREM', q.rules, name)
 redis.call('ZREM', q['repeat'], name)

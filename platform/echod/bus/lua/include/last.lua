@@ -1,4 +1,5 @@
 -- The last claim or settle of a claimer: a call sent again after a lost reply gets that reply rebuilt, and changes nothing.
+-- A rebuilt reply ends with the instant of now: the leases in it run since the first, however late it is fetched.
 -- KEYS job: last:
 local LAST_TTL_MS = 600000
 
@@ -14,7 +15,7 @@ local function rebuild(q, claimer, sequence)
   end
   local refused = {}
   for id in string.gmatch(last[2], '%S+') do refused[#refused + 1] = id end
-  return {tonumber(last[5]), refused, jobs, last[6] ~= '' and last[6], tonumber(last[7]) or false}
+  return {tonumber(last[5]), refused, jobs, last[6] ~= '' and last[6], tonumber(last[7]) or false, now}
 end
 
 local function remember(q, claimer, sequence, holder, refused, jobs, blocked, retry_in_ms)

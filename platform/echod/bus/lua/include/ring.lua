@@ -16,10 +16,10 @@ local function seat(q, lane, at, paused, until_ms)
   if paused then
     redis.call('SADD', q.held, lane)
     redis.call('HSET', q.lanes, lane .. ':v', at)
-    tell_if_first(q, q.later, lane, tonumber(until_ms))
   elseif until_ms and tonumber(until_ms) > now then
     redis.call('ZADD', q.later, until_ms, lane)
     redis.call('HSET', q.lanes, lane .. ':v', at)
+    tell_if_first(q, q.later, lane, tonumber(until_ms))
   else
     redis.call('ZADD', q.ring, at, lane)
     woken = true

@@ -2,8 +2,10 @@
 -- KEYS job: log: done dead meta jobs
 --
 -- What ended in the last ten seconds stays, so that a mint that is sent again (within five) still finds its row; only twice
--- the byte limit overrides that, and then `cut` remembers until when a missing row proves nothing.
-local KEEP_MS, KEEP_COUNT, KEEP_BYTES, MORGUE_MS, YOUNG_MS = 7 * 86400000, 10000, 64 * 1024 * 1024, 30 * 86400000, 10000
+-- the byte limit overrides that, and then `cut` remembers until when a missing row proves nothing. A child stays longer:
+-- where its parent's node died before it cleared `out`, the beat's sweep mints it again and must still find its row.
+local KEEP_MS, KEEP_COUNT, KEEP_BYTES, MORGUE_MS = 7 * 86400000, 10000, 64 * 1024 * 1024, 30 * 86400000
+local YOUNG_MS, CHILD_MS = 10000, 30000
 
 local function erase(q, id)
   redis.call('UNLINK', job_key(q, id), log_key(q, id))
@@ -21,8 +23,10 @@ local function trim_archive(q, limit)
     local id, age = oldest[i], now - tonumber(oldest[i + 1])
     local over = excess > 0 or bytes > max_bytes
     if not (age > keep or (over and age > YOUNG_MS) or bytes > 2 * max_bytes) then break end
+    local row = redis.call('HMGET', job_key(q, id), 'sz', 'pa')
+    if row[2] and age <= CHILD_MS and bytes <= 2 * max_bytes then break end
     if age <= YOUNG_MS then redis.call('HSET', q.meta, 'cut', now) end
-    bytes = bytes - (tonumber(redis.call('HGET', job_key(q, id), 'sz')) or 0)
+    bytes = bytes - (tonumber(row[1]) or 0)
     excess = excess - 1
     erase(q, id)
     gone[#gone + 1] = id
