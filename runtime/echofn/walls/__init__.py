@@ -7,12 +7,20 @@ is your own code, contained: the kernel is shared, and there is no promise again
 
 from __future__ import annotations
 
-from echofn.walls.kernel import prctl
 from echofn.walls.levels import LEVELS, WALLS, Level, Order, Wall, raise_walls
-from echofn.walls.openings import CLOSED, Openings
+from echofn.walls.openings import Openings
 from echofn.walls.process import CHANNEL, adopt_orphans, die_with_parent, keep_descriptors
 
 __all__ = [
-    *("CHANNEL", "CLOSED", "LEVELS", "WALLS", "Level", "Openings", "Order", "Wall"),
-    *("adopt_orphans", "die_with_parent", "keep_descriptors", "prctl", "raise_walls"),
+    "CHANNEL",
+    "LEVELS",
+    "WALLS",
+    "Level",
+    "Openings",
+    "Order",
+    "Wall",
+    "adopt_orphans",
+    "die_with_parent",
+    "keep_descriptors",
+    "raise_walls",
 ]

@@ -79,11 +79,11 @@ def without(index: int, bits: int, error: int) -> list[Code]:
 
 
 class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]  # noqa: RUF012 # ctypes wants it so
+    _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]  # ctypes wants it so
 
 
 def load(program: Code) -> None:
-    """Filter this thread's calls, and those of all it starts, for good. No new privileges must be set. Raises OSError."""
+    """Filter this thread's calls, and those of all it starts, for good. Needs no-new-privs. Raises OSError."""
     steps = ctypes.create_string_buffer(program, len(program))
     head = _Program(len(program) // 8, ctypes.addressof(steps))
     kernel.checked(

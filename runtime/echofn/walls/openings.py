@@ -21,6 +21,3 @@ class Openings(NamedTuple):
         if self.network is True:
             return None
         return self.network or ()
-
-
-CLOSED = Openings()

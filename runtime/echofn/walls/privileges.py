@@ -59,7 +59,7 @@ def drop_capabilities() -> None:
         try:
             kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
         except OSError:
-            break  # past the last one, or not ours to drop: then there is none to regain by exec, with no new privileges
+            break  # past the last one, or not ours to drop: with no new privileges none is regained by exec
     try:
         kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
     except OSError:

@@ -1,4 +1,4 @@
-"""What every worker has at every level: its own session, its own descriptors and environment, limits, a parent to die with."""
+"""What every worker has: its own session, descriptors and environment, limits, a parent to die with."""
 
 from __future__ import annotations
 

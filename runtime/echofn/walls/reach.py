@@ -1,4 +1,4 @@
-"""What a worker may read: its version's folder, the interpreter and its packages, system libraries, certificates, zones.
+"""What a worker may read: its version, the interpreter and its packages, system libraries, certificates, zones.
 
 Nothing else: no home folder, no /proc, no other version, no state. A folder on Python's path that is a project of its
 own (an editable install) is not opened whole: it may hold secrets beside its packages. Of it, the packages are opened.

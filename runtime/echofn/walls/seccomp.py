@@ -36,11 +36,17 @@ from echofn.walls.bpf import (
     without,
 )
 from echofn.walls.openings import Openings
+from echofn.walls.syscalls import NUMBERS
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h
 _X32 = 0x40000000  # x86-64: the same calls under other numbers
 
-PLAIN = """
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+PLAIN = _words("""
     read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 open openat openat2 creat close close_range
     lseek stat fstat lstat newfstatat statx statfs fstatfs access faccessat faccessat2 readlink readlinkat getdents
     getdents64 getcwd chdir fchdir mkdir mkdirat rmdir unlink unlinkat rename renameat renameat2 link linkat symlink
@@ -56,17 +62,17 @@ PLAIN = """
     timer_settime timer_gettime timer_getoverrun timer_delete recvfrom recvmsg recvmmsg shutdown getsockname getpeername
     getsockopt setsockopt copy_file_range sendfile splice tee umask fadvise64 readahead pkey_alloc pkey_free
     pkey_mprotect
-""".split()
+""")
 CONNECTING = ("connect",)
 SERVING = ("bind", "listen", "accept", "accept4")
 STARTING = ("fork", "vfork", "execve", "execveat")
 # Landlock has no say over these, and files of the same user lie outside: nothing is changed, and nobody is told.
-METADATA = "chmod fchmod fchmodat utimensat utime utimes futimesat".split()
+METADATA = ("chmod", "fchmod", "fchmodat", "utimensat", "utime", "utimes", "futimesat")
 # "Not supported" is what copying tools put up with; EPERM is not.
-ATTRIBUTES = """
+ATTRIBUTES = _words("""
     setxattr lsetxattr fsetxattr getxattr lgetxattr fgetxattr listxattr llistxattr flistxattr removexattr lremovexattr
     fremovexattr
-""".split()
+""")
 
 _CLONE_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; NEWTIME
 _CLONE_THREAD = 0x00010000
@@ -99,7 +105,7 @@ def program(
     machine: str, any_network: bool, ports: bool, processes: bool, private_files: bool, private_pids: bool, scoped: bool
 ) -> Code:
     """The filter, with a stand-in for the pid. Raises OSError on a machine without tables."""
-    numbers = kernel.NUMBERS.get(machine)
+    numbers = NUMBERS.get(machine)
     if machine not in ARCHITECTURES or numbers is None:
         raise OSError(errno.ENOSYS, f"no system call filter for {machine}")
     rules = [
@@ -177,4 +183,3 @@ def _processes(processes: bool, private_pids: bool, kept_inside: bool) -> Iterat
         yield from ((name, [answer(ALLOW)]) for name in ("kill", "tkill", "tgkill"))
     else:
         yield from ((name, among(0, [_OWN_PID], errno.EPERM)) for name in ("kill", "tkill", "tgkill"))
-

@@ -26,9 +26,7 @@ from echofn.walls.namespaces import NEWUSER
 
 LIMIT_S = 30.0
 _ESCAPED = "a self-test escaped"
-WEAKER = (
-    "uid: the code or the interpreter lies in folders that only root may enter: workers stay uid 0, without capabilities"
-)
+WEAKER = "uid: the code or the interpreter lies where only root may enter: workers stay uid 0, without capabilities"
 
 
 class Available(NamedTuple):
