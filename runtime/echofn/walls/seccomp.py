@@ -133,7 +133,7 @@ def _plain() -> Iterator[Rule]:
     yield "ioctl", among(1, _IOCTL_ALLOWED, errno.EPERM)
     yield "prctl", among(0, _PRCTL_ALLOWED, errno.EPERM)
     yield "personality", among(0, [_PERSONALITY_QUERY], errno.EPERM)
-    yield "prlimit64", among(0, [0, _OWN_PID], errno.EPERM)
+    yield "prlimit64", among(0, [0], errno.EPERM)
     yield "sched_setaffinity", among(0, [0, _OWN_PID], errno.EPERM)
 
 
