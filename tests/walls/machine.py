@@ -1,4 +1,4 @@
-"""The machine as the walls' tests need it: who runs the handlers, with which interpreter, and what they try to reach."""
+"""The machine as the walls' tests need it: who runs handlers, by which interpreter, and what they try to reach."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Arena:
         self.canary.write_text("x")
         self._bus = socket.socket(socket.AF_UNIX)
         self._bus.bind(str(folder / "bus.sock"))
-        self._tcp = socket.create_server(("127.0.0.1", 16399))
+        self._tcp = socket.create_server(("127.0.0.1", 16399))  # the port that the handlers know
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o666)
             if owner is not None:
