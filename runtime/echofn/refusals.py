@@ -110,8 +110,9 @@ class Refusals:
         if self._level not in _WALLED or not isinstance(path, (str, bytes)):
             return None
         path = os.path.abspath(os.fsdecode(path))
-        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS} and not _is_below(path, (self.tmp,)):
-            return _file(path)
+        is_own = _is_below(path, (self.tmp,)) and not _is_below(path, (self._root,))
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+            return None if is_own else _file(path)
         if error.errno == errno.ENOENT and self._level == "strict":
             visible = (self.tmp, *readable(self._root).whole)
             return None if _is_below(path, visible) else _file(path)

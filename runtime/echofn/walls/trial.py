@@ -169,7 +169,7 @@ def states(found: Available, level: str) -> list[tuple[str, str, str, str]]:
 
 def _reason(name: str, missing: tuple[str, ...]) -> str:
     told = next((why.partition(": ")[2] for why in missing if why.startswith(name + ": ")), "")
-    return told or "; ".join(missing) or _UNCOUNTED.get(name, "this machine does not offer it")
+    return told or _UNCOUNTED.get(name, "; ".join(missing) or "this machine does not offer it")
 
 
 _UNCOUNTED = {
