@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import socket
@@ -75,6 +76,8 @@ class Arena:
 
     def __init__(self, folder: Path, owner: int | None) -> None:
         self.folder = folder
+        self._turn = open(Path(tempfile.gettempdir()) / "echod-walls.lock", "w")  # noqa: SIM115 # until close
+        fcntl.flock(self._turn, fcntl.LOCK_EX)  # the port below is one for all test processes
         (folder / "sibling").mkdir()
         (folder / "sibling/handler.py").write_text("SECRET = 1\n")
         self.canary = folder / "canary_own"
@@ -107,3 +110,4 @@ class Arena:
     def close(self) -> None:
         self._bus.close()
         self._tcp.close()
+        self._turn.close()
