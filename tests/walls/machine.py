@@ -65,6 +65,8 @@ def base_of(who: Who) -> Iterator[Base]:
     """A base over a folder of its own."""
     with open_folder() as root:
         base = Base(root, python=who.python, libraries=who.libraries, user=who.user)
+        if who.user is not None:
+            os.chown(base.folder, who.user, who.user)  # its own code, as an ordinary user's is
         try:
             yield base
         finally:

@@ -20,7 +20,7 @@ from echod.errors import Refused
 @click.option("--sandbox", type=click.Choice(("auto", *LEVELS)), default="auto", help="The level to look at.")
 @json_option
 def sandbox(function: str | None, folder: Path, sandbox: str, as_json: bool) -> int:
-    """Try the walls on this machine and print each: enforced, unavailable here (why), or off. With FUNCTION, its openings.
+    """Try the walls on this machine and print each: enforced, unavailable here (why), or off; and FUNCTION's openings.
 
     Exits 1 when a level was asked for and this machine cannot give it.
     """

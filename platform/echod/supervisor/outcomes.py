@@ -56,7 +56,7 @@ def of(
 
 
 def crashed(lease: Lease, run: RunRecord, cause: str, detail: str, *, roll: float) -> Verdict:
-    """The verdict of a run that ended without an answer. Charged, with the same backoff as an error; at a wall, dead."""
+    """The verdict of a run that ended without an answer. Charged, with an error's backoff; dead at a wall."""
     if cause == "wall:tmp":
         return Dead(lease.hold, run, Error(type="Blocked", message=_out_of_tmp(lease.function), cause=cause))
     message = detail or _sentence(cause, lease.function.policy)
