@@ -153,6 +153,7 @@ def test_a_second_dev_on_one_state_hears_where_the_first_is(node: Start) -> None
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_running_jobs_end_and_leaves_nothing(node: Start, number: int) -> None:
     dev = node({"slow.py": SLOW}).start()
+    dev.call("slow.nap", 0)  # a worker is there: what is claimed begins at once
     nap = dev.mint("slow.nap", 1)
     until(lambda: dev.job(nap)["state"] == "active")
     pids = dev.descendants()

@@ -41,7 +41,15 @@ def available(folder: str | None = None, most: str = "strict") -> Available:
     """What this machine gives at `most`, tried in `folder`. Raises RuntimeError when not even the trial can run."""
     if os.uname().sysname != "Linux":
         return Available("off", ("this is not Linux: handlers are NOT confined, development only",))
-    command = [sys.executable, "-I", "-B", "-m", "echofn.walls.trial", most, folder or tempfile.gettempdir()]
+    command = [
+        sys.executable,
+        "-I",
+        "-B",
+        "-m",
+        "echofn.walls.trial",
+        most,
+        os.path.abspath(folder or tempfile.gettempdir()),
+    ]
     try:
         ran = subprocess.run(command, capture_output=True, env={"PATH": "/usr/bin:/bin"}, timeout=LIMIT_S, check=True)
         said: dict[str, Any] = json.loads(ran.stdout)
