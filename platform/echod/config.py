@@ -24,7 +24,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     port: int = DEFAULT_PORT
     state: Path = Path(".echod")
     bus: str | None = None  # None: the embedded server in `state`
-    sandbox: Sandbox = "auto"
+    sandbox: Sandbox | None = None  # None: auto for `dev`, else standard
     lease_ms: int = 15_000
     reload: bool = True
     app: str = ""

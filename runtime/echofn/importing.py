@@ -23,6 +23,7 @@ from echofn.faults import MAX_MESSAGE, advice, line_in, message_of, raw, safe, t
 from echofn.frames import HEADER
 from echofn.manifest import LoadError
 from echofn.package import Folder
+from echofn.refusals import Refusal, Refusals
 
 MEMORY_BYTES = 1024 * 1024 * 1024
 
@@ -106,20 +107,23 @@ def import_modules(
         walls.keep_descriptors(channel, None)
         teller = Teller(walls.CHANNEL)
         secrets = order.secrets.get(modules[0].name, {})
-        environment = walls.environment_for(order.tmp, secrets)
-        walls.raise_walls(order.level, parent, order.tmp, walls.Limits(MEMORY_BYTES), environment)
+        opened = walls.Openings(memory_bytes=MEMORY_BYTES)
+        walls.raise_walls(walls.Order(order.level, order.root, order.tmp, secrets, opened), parent)
+        refusals = Refusals(order.level, opened, order.root, os.environ["TMPDIR"])
+        refusals.watch()
         folder = WatchedFolder(order.root, order.package, blocked, teller)
         folder.install()
         for module in modules:
             teller.say(Importing(module.name))
-            teller.say(_described(module, folder))
+            refusals.begin()
+            teller.say(_described(module, folder, refusals))
     except BaseException as error:
         raw(2, f"echod discovery: {type_of(error)}: {message_of(error)}\n")
     finally:
         os._exit(0)
 
 
-def _described(module: Module, folder: Folder) -> Described:
+def _described(module: Module, folder: Folder, refusals: Refusals) -> Described:
     if "." in os.path.basename(module.file).removesuffix(".py"):
         text = "expected a module's file name without a dot; rename it"
         return Described(module.name, errors=(LoadError(module.name, module.file, text, kind="refused"),))
@@ -130,8 +134,17 @@ def _described(module: Module, folder: Folder) -> Described:
             declared = declared_secrets(source.read())
         functions, errors = describe(loaded, module.name, module.file, folder, declared)
     except BaseException as error:
-        return Described(module.name, errors=(load_error(module, path, folder, error),))
+        failure = load_error(module, path, folder, error)
+        refusal = None if failure.kind != "error" or isinstance(error, Blocked) else refusals.behind(error)
+        if refusal is not None:
+            failure = msgspec.structs.replace(failure, message=safe(_at_import(refusal, failure), MAX_MESSAGE))
+        return Described(module.name, errors=(failure,))
     return Described(module.name, functions, errors)
+
+
+def _at_import(refusal: Refusal, failure: LoadError) -> str:
+    advice = "a module is imported with everything closed, whatever its functions open; do this when a job runs"
+    return f"blocked by echod: {refusal.what}: {advice}. It ended as {failure.message}"
 
 
 def load_error(module: Module, path: str, folder: Folder, error: BaseException) -> LoadError:

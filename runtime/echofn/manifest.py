@@ -45,6 +45,9 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     workers_max: int | None = None  # None: as many as this node has CPUs
     recycle_jobs: int = 500
     memory_bytes: int = 512 * 1024 * 1024
+    tmp_bytes: int = 64 * 1024 * 1024
+    network: bool | tuple[int, ...] = False  # True: any; ports: TCP to these
+    processes: int = 0
     keep_ms: int = 7 * 86_400_000
     unique: str | bool | None = None
     until: Literal["done", "started"] | int = "done"

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 QUEUE = frozenset(
     {"name", "lane", "retries", "backoff", "timeout", "workers", "priority", "unique", "until", "max_pending"}
-    | {"memory", "recycle_jobs", "keep", "secrets"}
+    | {"memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets"}
 )
 CRON = frozenset({"tz", "name", "missed", "cap", "payload"})
 EVERY = frozenset({"anchor", "name", "missed", "cap", "payload"})
@@ -36,7 +36,7 @@ LATER = {
         "batch",
         "payload",
     }
-    | {"batch_wait", "tmp", "network", "processes", "isolation", "redact"},
+    | {"batch_wait", "isolation", "redact"},
     "cron": _LATER_FOR_ALL | {"overlap", "jitter"},
     "every": _LATER_FOR_ALL | {"overlap", "jitter"},
 }
@@ -85,6 +85,9 @@ def read_policy(reading: Reading) -> Policy:
         workers_max=most,
         recycle_jobs=reading.take("recycle_jobs", base.recycle_jobs, values.whole(1, 1_000_000_000)),
         memory_bytes=reading.take("memory", base.memory_bytes, values.memory),
+        tmp_bytes=reading.take("tmp", base.tmp_bytes, values.scratch),
+        network=reading.take("network", base.network, values.network),
+        processes=reading.take("processes", base.processes, values.whole(0, 1_000)),
         keep_ms=reading.take("keep", base.keep_ms, values.some_time),
         unique=reading.take("unique", base.unique, values.unique) if is_queue else None,
         until=reading.take("until", base.until, values.until) if is_queue else base.until,

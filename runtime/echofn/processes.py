@@ -79,6 +79,16 @@ def kill_all_and_reap(root: int) -> None:
         pause_s = min(pause_s * 2, 0.05)
 
 
+def reaped_all() -> bool:
+    """Reap this process's dead children; whether none is left."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
+
+
 def has_children() -> bool:
     """Whether this process has any child, dead or alive: one system call, nothing reaped."""
     try:

@@ -22,6 +22,7 @@ from echofn.children import Children
 from echofn.context import Context
 from echofn.faults import MAX_MESSAGE, fault_of, message_of, safe, traceback_of, type_of
 from echofn.frames import MAX_RESULT_BYTES, Ended, Fault, Job, Progress, framed
+from echofn.refusals import Refusal, told
 from echofn.verdicts import Cancel, Fail, Retry, Snooze, Verdict
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Run:
         """Run the handler. Nothing it does comes out of here as an exception."""
         within = contextvars.Context()
         within.run(capture.current.set, self.lines)
+        self.session.refusals.begin()
         try:
             told = self._outcome(within)
         except BaseException as error:
@@ -100,11 +102,20 @@ class Run:
 
     def _failed(self, error: BaseException) -> dict[str, Any]:
         try:
+            if not isinstance(error, (Snooze, Cancel)) and (refusal := self.session.refusals.behind(error)):
+                return self._blocked(refusal, error)
             if isinstance(error, Verdict):
                 return self._verdict(error)
         except BaseException as broken:  # a subclass of a verdict with ideas of its own
             error = broken
         return {"outcome": "retry", "fault": fault_of(error, self.session.folder)}
+
+    def _blocked(self, refusal: Refusal, error: BaseException) -> dict[str, Any]:
+        """A wall stood in the way: another run would meet it again."""
+        function, ending = self.session.function, f"{type_of(error)}: {message_of(error)}"
+        message = safe(told(refusal, function.file, function.line, ending), MAX_MESSAGE)
+        trace = traceback_of(error, self.session.folder)
+        return {"outcome": "dead", "fault": Fault(type_of(error), message, trace, f"wall:{refusal.wall}")}
 
     def _verdict(self, verdict: Verdict) -> dict[str, Any]:
         after_ms, reason = verdict.after_ms, safe(verdict.reason, MAX_MESSAGE)

@@ -18,6 +18,9 @@ from echofn.units import duration_ms, size_bytes
 T = TypeVar("T")
 
 MIN_MEMORY_BYTES = 32 * 1024 * 1024
+MIN_TMP_BYTES = 1024 * 1024
+MAX_TMP_BYTES = 1024**4
+MAX_PORTS = 64
 MIN_PERIOD_MS = 100
 MISSED: tuple[Literal["skip"], Literal["last"], Literal["all"]] = ("skip", "last", "all")
 
@@ -107,6 +110,23 @@ def memory(value: Any) -> int:
     if (size := size_bytes(value)) < MIN_MEMORY_BYTES:
         raise ValueError(f"expected at least 32MB, got {value!r:.100}")
     return size
+
+
+def scratch(value: Any) -> int:
+    """Bytes of /tmp."""
+    if not MIN_TMP_BYTES <= (size := size_bytes(value)) <= MAX_TMP_BYTES:
+        raise ValueError(f"expected from 1MB to 1TB, got {value!r:.100}")
+    return size
+
+
+def network(value: Any) -> bool | tuple[int, ...]:
+    """False, True, or TCP ports."""
+    if isinstance(value, bool):
+        return value
+    items = _items(value)
+    if items is not None and len(items) <= MAX_PORTS and all(type(each) is int and 0 < each < 65536 for each in items):
+        return tuple(sorted({*items})) or False
+    raise ValueError(f"expected True, or a list of up to {MAX_PORTS} TCP ports, as in [443], got {value!r:.100}")
 
 
 def workers(value: Any) -> tuple[int, int | None]:

@@ -36,8 +36,9 @@ from echofn.frames import (
     decode_to_worker,
     framed,
 )
-from echofn.manifest import Function, WebhookTrigger
+from echofn.manifest import Function, Policy, WebhookTrigger
 from echofn.package import Folder
+from echofn.refusals import Refusals, told
 from echofn.run import Loop, Run
 from echofn.signature import Shape, shape_of
 
@@ -103,7 +104,8 @@ class Channel:
 class Session:
     """What all runs of a worker share."""
 
-    def __init__(self, spawn: Spawn, channel: Channel) -> None:
+    def __init__(self, spawn: Spawn, channel: Channel, refusals: Refusals) -> None:
+        self.refusals = refusals
         self.function: Function = spawn.function
         self.hears_webhooks = any(isinstance(trigger, WebhookTrigger) for trigger in spawn.function.triggers)
         self.version = spawn.version
@@ -115,6 +117,7 @@ class Session:
         self.shape: Shape
         self._channel = channel
         self._pid = os.getpid()
+        self._sees_processes = spawn.level in {"off", "minimal"}
         self._spared: frozenset[int] = frozenset()  # processes started at import: part of the module's state
         self._waiting: deque[tuple[int, Job]] = deque()
         self._ahead_ms = 0.0  # the bus's clock minus our monotonic one
@@ -130,7 +133,7 @@ class Session:
                 f"{self.function.file} has no {self.function.attribute}: its code depends on where it runs"
             )
         self.shape = shape_of(function)
-        if processes.has_children():
+        if self._sees_processes and processes.has_children():
             self._spared = frozenset(processes.descendants(self._pid))
 
     def serve(self) -> NoReturn:
@@ -143,6 +146,14 @@ class Session:
             self.send(framed(Begun(self._waiting[0][0])))
             while self._run(*self._waiting.popleft()):
                 pass
+
+    def _is_rid_of_processes(self) -> bool:
+        """End what a run has started. False where that cannot be seen from in here, and something is left."""
+        if self._sees_processes:
+            processes.kill_below(self._pid, self._spared)
+            processes.reap_below(self._pid, self._spared)
+            return True
+        return processes.reaped_all()
 
     def _listen(self, *, wait: bool) -> None:
         """Take in what the supervisor has written."""
@@ -163,10 +174,11 @@ class Session:
         ended = run.go()
         if os.getpid() != self._pid:
             os._exit(0)  # a child that the handler forked, and that came back here
-        if processes.has_children():
-            processes.kill_below(self._pid, self._spared)  # no process that a run started outlives it
-            processes.reap_below(self._pid, self._spared)
+        is_left_with = processes.has_children() and not self._is_rid_of_processes()
         run.lines.close()
+        if is_left_with:
+            self.send(framed(ended))
+            os._exit(0)  # what the run started is out of sight behind the walls; it ends with this process
         if self._waiting:
             self._listen(wait=False)  # a Stop comes before the next job, not after the batch
             if not self._stopping:
@@ -176,19 +188,24 @@ class Session:
         return False
 
 
+def opened_by(policy: Policy) -> walls.Openings:
+    """The openings that a function's policy asks for."""
+    return walls.Openings(policy.network, policy.processes, policy.memory_bytes, policy.tmp_bytes)
+
+
 def work(spawn: Spawn, channel: int, pipe: int, parent: int) -> NoReturn:
     """The whole life of a worker, from just after the fork."""
     code = 70
     try:
         _restore(channel, pipe)
-        line = Channel(walls.CHANNEL)
+        refusals = Refusals(spawn.level, opened_by(spawn.function.policy), spawn.root, spawn.tmp)
         try:
-            session, up = _prepared(spawn, line, parent)
+            session, up = _prepared(spawn, refusals, parent)
         except BaseException as error:
-            folder = Folder(spawn.root, spawn.package)
-            line.send(framed(Failed(type_of(error), message_of(error), traceback_of(error, folder))))
+            failed = _failed(error, spawn, refusals)
+            Channel(walls.CHANNEL).send(framed(failed))
         else:
-            line.send(framed(up))
+            session.send(framed(up))
             session.serve()
     except BaseException as error:
         raw(2, f"echod worker: {type_of(error)}: {message_of(error)}\n")
@@ -197,16 +214,30 @@ def work(spawn: Spawn, channel: int, pipe: int, parent: int) -> NoReturn:
         os._exit(code)
 
 
-def _prepared(spawn: Spawn, channel: Channel, parent: int) -> tuple[Session, Ready]:
-    limits = walls.Limits(spawn.function.policy.memory_bytes)
-    environment = walls.environment_for(spawn.tmp, spawn.secrets)
-    up = walls.raise_walls(spawn.level, parent, spawn.tmp, limits, environment)
+def _prepared(spawn: Spawn, refusals: Refusals, parent: int) -> tuple[Session, Ready]:
+    opened = opened_by(spawn.function.policy)
+    up = walls.raise_walls(walls.Order(spawn.level, spawn.root, spawn.tmp, spawn.secrets, opened), parent)
+    refusals.tmp = os.environ["TMPDIR"]
     capture.install()
     faulthandler.enable(2)  # a crash leaves its Python lines in the job's output
-    session = Session(spawn, channel)
+    sys.breakpointhook = _no_terminal
+    session = Session(spawn, Channel(walls.CHANNEL), refusals)  # the walls may have forked: a channel is one process's
+    refusals.watch()
     start = time.perf_counter()
     session.prepare()
     return session, Ready(int((time.perf_counter() - start) * 1_000_000), up)
+
+
+def _failed(error: BaseException, spawn: Spawn, refusals: Refusals) -> Failed:
+    """Why there is no worker, with the wall that its import ran into."""
+    folder, message = Folder(spawn.root, spawn.package), message_of(error)
+    if (refusal := refusals.behind(error)) is not None:
+        message = told(refusal, spawn.function.file, spawn.function.line, f"{type_of(error)}: {message}")
+    return Failed(type_of(error), message, traceback_of(error, folder))
+
+
+def _no_terminal(*_: object, **__: object) -> NoReturn:
+    raise RuntimeError("breakpoint() needs a terminal, and a worker has none; use `echod run` for a debugger")
 
 
 def _restore(channel: int, pipe: int) -> None:

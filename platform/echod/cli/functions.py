@@ -61,12 +61,12 @@ async def _discovered(folder: Path, env: str) -> Json:
     from echod.deploy.snapshot import served_folder, taken
     from echod.gateway.views import function_view, load_error_view
     from echod.registry import folders
-    from echofn import walls
+    from echofn.walls import trial
 
     snapshot = taken(served_folder(folder))
     with tempfile.TemporaryDirectory(prefix="echod-") as place:
         root = folders.write(Path(place), snapshot.version, snapshot.archive)
-        manifest = checked(await Discovery(walls.available().level, env).describe(root, snapshot))
+        manifest = checked(await Discovery(trial.available(place).level, env).describe(root, snapshot))
     nothing = QueueStats(pending=0, active=0, scheduled=0, dead=0, done=0, paused=False)
     return {
         "functions": [function_view(function, snapshot.version, nothing) for function in manifest.functions],

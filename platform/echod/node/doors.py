@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+from pathlib import Path
 from typing import NamedTuple
 
-from echod.config import LEVELS, Config, Level, Sandbox
+from echod.config import Config, Level, Sandbox
 from echod.errors import Refused
-from echofn import walls
+from echofn.walls import trial
 
 
 class Walls(NamedTuple):
@@ -17,15 +18,26 @@ class Walls(NamedTuple):
     missing: tuple[str, ...]
 
 
-def chosen(sandbox: Sandbox) -> Walls:
-    """The level for a `--sandbox` setting: the best there is for auto. Raises Refused below a level asked for."""
-    best = walls.available()
-    if sandbox == "auto":
-        return Walls(best.level, best.missing)
-    if LEVELS.index(sandbox) < LEVELS.index(best.level):
+def wanted(sandbox: Sandbox | None, verb: str) -> Sandbox:
+    """The level when none was said: on a developer's machine the best there is, elsewhere one to rely on."""
+    return sandbox or ("auto" if verb == "dev" else "standard")
+
+
+def chosen(sandbox: Sandbox, state: Path) -> Walls:
+    """The level for a `--sandbox` setting, tried below `state`: the best there is for auto.
+
+    Raises Refused below a level asked for.
+    """
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        best = trial.available(str(state), "strict" if sandbox == "auto" else sandbox)
+    except (OSError, RuntimeError) as error:
+        raise Refused(f"--state {state}: {error}") from None
+    if sandbox != "auto" and best.level != sandbox:
         lacks = "; ".join(best.missing)
-        raise Refused(f"--sandbox: expected {sandbox} walls, got {best.level} ({lacks}); use --sandbox {best.level}")
-    return Walls(sandbox, best.missing if sandbox == best.level else ())
+        fix = f"mend that, or accept less with --sandbox {best.level}"
+        raise Refused(f"--sandbox: expected {sandbox} walls, got {best.level} ({lacks}); {fix}")
+    return Walls(best.level, best.missing)
 
 
 def refuse_open_door(config: Config, verb: str) -> None:

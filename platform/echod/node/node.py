@@ -26,7 +26,7 @@ from echod.deploy.publish import Publisher
 from echod.deploy.snapshot import served_folder
 from echod.errors import BusAway
 from echod.node import terminal
-from echod.node.doors import Walls, chosen, refuse_open_door
+from echod.node.doors import Walls, chosen, refuse_open_door, wanted
 from echod.node.dotenv import loaded
 from echod.node.embedded import Embedded, find_binary
 from echod.node.lock import StateLock
@@ -49,7 +49,7 @@ def serve(config: Config, names: frozenset[str], folder: Path | None, *, dev: bo
     served = served_folder(folder) if folder is not None else None
     if dev and served is not None:
         os.environ.update(loaded(served, os.environ))  # discovery and workers take secrets from the environment
-    node = Node(config, verb, names, served, chosen(config.sandbox))
+    node = Node(config, verb, names, served, chosen(wanted(config.sandbox, verb), config.state))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(node.run())
 

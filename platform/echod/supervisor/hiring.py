@@ -50,6 +50,7 @@ class Hiring:
             folder=folder,
             limit=max(round(share), 1),
             memory_bytes=policy.memory_bytes,
+            tmp_bytes=None if means.level in {"strict", "off"} else policy.tmp_bytes,
         )
         try:
             worker.start(lambda number: self._order(number, folder))

@@ -22,7 +22,7 @@ from echod.supervisor.channel import Fault
 T = TypeVar("T")
 
 # Why we killed it ourselves. "expired": our right to run its job is gone. "released": the node is going down now.
-Why = Literal["timeout", "protocol", "expired", "cancelled", "released", "startup", "base"]
+Why = Literal["timeout", "protocol", "expired", "cancelled", "released", "startup", "base", "tmp"]
 
 
 class Phase(Enum):
@@ -132,6 +132,8 @@ def cause_of(status: int | None, *, why: Why | None, peak_bytes: int = 0, memory
             return "timeout"
         case "protocol":
             return "protocol"
+        case "tmp":
+            return "wall:tmp"
         case "expired" | "base" | "cancelled" | "released":
             return "lost"
         case None:

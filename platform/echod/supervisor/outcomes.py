@@ -56,7 +56,9 @@ def of(
 
 
 def crashed(lease: Lease, run: RunRecord, cause: str, detail: str, *, roll: float) -> Verdict:
-    """The verdict of a run that ended without an answer. Charged, with the same backoff as an error."""
+    """The verdict of a run that ended without an answer. Charged, with an error's backoff; dead at a wall."""
+    if cause == "wall:tmp":
+        return Dead(lease.hold, run, Error(type="Blocked", message=_out_of_tmp(lease.function), cause=cause))
     message = detail or _sentence(cause, lease.function.policy)
     return _retry(lease, run, Error(type=_title(cause), message=message, cause=cause), None, roll)
 
@@ -147,6 +149,12 @@ def _error_of(ended: frames.Ended) -> Error:
 def _title(cause: str) -> str:
     known = {"timeout": "Timeout", "memory": "OutOfMemory", "protocol": "ProtocolError", "lost": "Lost"}
     return known.get(cause, "Crash")
+
+
+def _out_of_tmp(function: Function) -> str:
+    size = function.policy.tmp_bytes // 1024**2
+    place = f"{function.file}:{function.line}"
+    return f'blocked by echod: more than {size} MB in /tmp. Add tmp="{2 * size}MB" to @queue ({place}). It was ended'
 
 
 def _sentence(cause: str, policy: Policy) -> str:

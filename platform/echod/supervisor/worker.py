@@ -22,6 +22,7 @@ from echod.supervisor.events import Departure, JobEvents, LifeEvents
 from echod.supervisor.leases import Lease, instant
 from echod.supervisor.life import Life, Phase, Why, cause_of
 from echod.supervisor.pipe import Pipe
+from echod.supervisor.quota import Quota
 from echofn import frames
 
 _log = log.get("supervisor")
@@ -46,6 +47,7 @@ class Worker:
         folder: Path,
         limit: int,
         memory_bytes: int,
+        tmp_bytes: int | None,
     ) -> None:
         self.id = worker_id
         self.life: Life[Lease] = Life()
@@ -58,6 +60,9 @@ class Worker:
         self.stirred = instant()  # when it was last handed a job or said something
         self._base, self._jobs, self._owner = base, jobs, owner
         self._memory_bytes = memory_bytes
+        self._quota: Quota | None = None
+        if tmp_bytes is not None:  # None: its /tmp has a size of its own
+            self._quota = Quota(folder, tmp_bytes, over=lambda: self.kill("tmp"), busy=lambda: self.life.held > 0)
         self._loop = asyncio.get_running_loop()
         self._number = 0
         self._pidfd = -1
@@ -181,6 +186,8 @@ class Worker:
                         lease = life.begun(frame.index)
                         lease.begun = instant()
                         self._arm(lease)
+                        if self._quota is not None:
+                            self._quota.wake()
                         jobs.began(self, lease)
                     case frames.Output():
                         jobs.wrote(self, life.running(frame.index), frame)
@@ -293,6 +300,8 @@ class Worker:
         for wait in (*self._waits, self._given_up):
             if wait is not None:
                 wait.cancel()
+        if self._quota is not None:
+            self._quota.close()
         if self._pipe is not None:
             self._pipe.close()
         if self._pidfd >= 0:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from echod.config import Config
 from echod.errors import Refused
-from echod.node.doors import chosen, is_loopback, refuse_open_door
-from echofn import walls
+from echod.node.doors import chosen, is_loopback, refuse_open_door, wanted
+from echofn.walls import trial
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
@@ -23,9 +25,25 @@ def test_beyond_loopback_a_token_is_needed_and_the_command_printed(host: str) ->
     refuse_open_door(Config(host=host, token="t"), "start")
 
 
-def test_a_level_that_is_not_there_is_refused_and_auto_takes_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walls, "available", lambda: walls.Available("minimal", ("no landlock",)))
-    assert chosen("auto") == ("minimal", ("no landlock",))
-    assert chosen("off") == ("off", ())
-    with pytest.raises(Refused, match=r"expected standard walls, got minimal \(no landlock\); use --sandbox minimal"):
-        chosen("standard")
+def test_a_level_that_is_not_there_is_refused_and_auto_takes_the_best(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = trial.Available("minimal", ("no landlock",))
+    monkeypatch.setattr(trial, "available", lambda _folder, _most: found)
+    assert chosen("auto", tmp_path) == ("minimal", ("no landlock",))
+    with pytest.raises(Refused, match=r"expected standard walls, got minimal \(no landlock\); .* --sandbox minimal"):
+        chosen("standard", tmp_path)
+
+
+def test_a_level_is_tried_where_it_will_be_used_and_a_folder_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
+    assert chosen("minimal", tmp_path / "new" / "state") == ("minimal", ())
+    assert not list((tmp_path / "new" / "state").iterdir())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Refused, match="--state"):
+        chosen("minimal", tmp_path / "file")
+
+
+def test_without_a_word_dev_takes_the_best_there_is_and_others_the_standard() -> None:
+    assert wanted(None, "dev") == "auto"
+    assert [wanted(None, verb) for verb in ("start", "worker")] == ["standard", "standard"]
+    assert wanted("minimal", "start") == "minimal"

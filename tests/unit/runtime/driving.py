@@ -195,17 +195,23 @@ class Worker:
 
 
 class Base:
-    """A base of its own, as a supervisor starts one."""
+    """A base of its own, as a supervisor starts one; by another interpreter, or as another user, where told."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(
+        self, root: Path, *, python: str = sys.executable, libraries: str | None = None, user: int | None = None
+    ) -> None:
         self.root = root
         self.folder = root / "functions"
         self.folder.mkdir(exist_ok=True)
         self.tmp = tempfile.mkdtemp(dir=root)
+        if user is not None:
+            os.chown(self.tmp, user, user)
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(PATIENCE_S)
-        command = [sys.executable, "-I", "-B", "-m", "echofn.base", str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**CLEAN, "PLANTED": "x"})
+        command = [python, "-I", "-B", "-m", "echofn.base", str(theirs.fileno())]
+        environment = {**CLEAN, "PLANTED": "x"} | ({"LD_LIBRARY_PATH": libraries} if libraries else {})
+        who: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, **who)
         theirs.close()
         self.workers: dict[int, Worker] = {}
         self._spawned = 0

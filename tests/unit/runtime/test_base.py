@@ -77,10 +77,10 @@ def test_a_worker_stands_behind_the_minimal_walls(base: Base) -> None:
 
 def test_a_level_that_cannot_be_given_is_refused(base: Base) -> None:
     write(base.folder, m="def f(): pass\n")
-    worker = base.spawn(level="strict")
+    worker = base.spawn(level="steel")
     failed = worker.read()
     assert isinstance(failed, frames.Failed)
-    assert "strict" in failed.message
+    assert "strict, got 'steel'" in failed.message
     assert os.waitstatus_to_exitcode(worker.end().status) == 70
 
 

@@ -179,9 +179,9 @@ MISTAKES = [
     ("@queue(retrys=1)\ndef f(): pass", 3, "did you mean 'retries'?"),
     ("@queue(zzz=1)\ndef f(): pass", 3, "unknown option 'zzz' of @queue; known are"),
     (
-        "@queue(\n  lane='a',\n  network=True,\n)\ndef f(): pass",
+        "@queue(\n  lane='a',\n  batch=50,\n)\ndef f(): pass",
         3,
-        "'network' is not enforced by this version; remove it",
+        "'batch' is not enforced by this version; remove it",
     ),
     ("@cron('* * * * *', overlap='skip')\ndef f(): pass", 3, "not enforced"),
     ("@every('1s', env='prod')\ndef f(): pass", 3, "not enforced"),

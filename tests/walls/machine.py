@@ -1,0 +1,115 @@
+"""The machine as the walls' tests need it: who runs handlers, by which interpreter, and what they try to reach."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from unit.runtime.driving import Base
+
+NOBODY = 65534
+IS_ROOT = os.geteuid() == 0
+RUNTIME = Path(__file__).resolve().parents[2] / "runtime"
+
+
+class Who(NamedTuple):
+    """Whose handlers: the interpreter, and the uid that echod runs as (None: the tests' own)."""
+
+    python: str
+    libraries: str | None
+    user: int | None
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter: walls shall hold handlers back, not file modes."""
+    folder = Path(tempfile.mkdtemp(prefix="echod-walls-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def public_python(place: Path) -> Who:
+    """A copy of the running interpreter that any user can read, with what a worker imports."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    base = Path(sys.base_prefix)
+    home = place / "python"
+    (home / "bin").mkdir(parents=True)
+    shutil.copy2(base / "bin" / version, home / "bin" / version)
+    skipped = shutil.ignore_patterns(
+        "site-packages", "test", "__pycache__", "idlelib", "tkinter", "ensurepip", "config-*"
+    )
+    shutil.copytree(base / "lib" / version, home / "lib" / version, ignore=skipped)
+    for library in (base / "lib").glob("libpython*"):
+        shutil.copy2(library, home / "lib", follow_symlinks=False)
+    packages = home / "lib" / version / "site-packages"
+    packages.mkdir()
+    shutil.copytree(RUNTIME / "echofn", packages / "echofn", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(sysconfig.get_path("platlib")) / "msgspec", packages / "msgspec")
+    return Who(str(home / "bin" / version), str(home / "lib"), None)
+
+
+@contextlib.contextmanager
+def base_of(who: Who) -> Iterator[Base]:
+    """A base over a folder of its own."""
+    with open_folder() as root:
+        base = Base(root, python=who.python, libraries=who.libraries, user=who.user)
+        if who.user is not None:
+            os.chown(base.folder, who.user, who.user)  # its own code, as an ordinary user's is
+        try:
+            yield base
+        finally:
+            base.close()
+
+
+class Arena:
+    """What hostile handlers try to reach: another function's source, a file of their own user, a listening bus."""
+
+    def __init__(self, folder: Path, owner: int | None) -> None:
+        self.folder = folder
+        self._turn = open(Path(tempfile.gettempdir()) / "echod-walls.lock", "w")  # noqa: SIM115 # until close
+        fcntl.flock(self._turn, fcntl.LOCK_EX)  # the port below is one for all test processes
+        (folder / "sibling").mkdir()
+        (folder / "sibling/handler.py").write_text("SECRET = 1\n")
+        self.canary = folder / "canary_own"
+        self.canary.write_text("x")
+        self._bus = socket.socket(socket.AF_UNIX)
+        self._bus.bind(str(folder / "bus.sock"))
+        self._tcp = socket.create_server(("127.0.0.1", 16399))  # the port that the handlers know
+        for path in (folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o666)
+            if owner is not None:
+                os.chown(path, owner, owner)
+        os.utime(self.canary, (0, 0))
+        for listener in (self._bus, self._tcp):
+            listener.listen()
+            listener.setblocking(False)
+
+    def was_reached(self) -> bool:
+        """Whether anybody has connected to the bus since the last time."""
+        reached = False
+        for listener in (self._bus, self._tcp):
+            with contextlib.suppress(BlockingIOError):
+                listener.accept()[0].close()
+                reached = True
+        return reached
+
+    def is_untouched(self) -> bool:
+        seen = self.canary.stat()
+        return (seen.st_mode & 0o777, seen.st_mtime) == (0o666, 0) and self.canary.read_text() == "x"
+
+    def close(self) -> None:
+        self._bus.close()
+        self._tcp.close()
+        self._turn.close()

@@ -1,0 +1,121 @@
+"""A refusal says what was refused, which option opens it and where to write it; and the option then opens just that."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from echofn.manifest import Policy
+from unit.runtime.driving import Base
+
+WALLED = ["standard", "strict"]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def connecting(port: int) -> str:
+    return f"""
+    import socket
+    def f():
+        socket.create_connection(("127.0.0.1", {port}), 2).close()
+        return "in"
+    """
+
+
+@pytest.mark.parametrize("level", WALLED)
+@pytest.mark.parametrize(
+    ("act", "wall", "told"),
+    [
+        (
+            "socket.create_connection(('api.stripe.com', 443))",
+            "network",
+            "network to api.stripe.com:443. Add network=[443]",
+        ),
+        ("socket.create_connection(('127.0.0.1', 8080))", "network", "network to 127.0.0.1:8080. Add network=[8080]"),
+        ("urllib.request.urlopen('http://example.org/')", "network", "network to example.org:80. Add network=[80]"),
+        ("asyncio.run(asyncio.open_connection('127.0.0.1', 99))", "network", "Add network="),
+        ("subprocess.run(['id'])", "processes", "starting id. Add processes=1"),
+        ("os.fork()", "processes", "starting a process. Add processes=1"),
+        ("open('/etc/passwd')", "files", "the file /etc/passwd. A function reads its own folder and writes to /tmp"),
+        ("open(__file__, 'a')", "files", "m.py. A function reads its own folder"),
+        ("open('big', 'wb').write(bytes(3 << 20))", "tmp", 'more than 2 MB in /tmp. Add tmp="4MB"'),
+    ],
+)
+def test_a_refusal_names_what_opens_it(base: Base, level: str, act: str, wall: str, told: str) -> None:
+    source = f"import asyncio, os, socket, subprocess, urllib.request\ndef f():\n    {act}\n"
+    answer = base.serve(source, level=level, policy=Policy(tmp_bytes=2 << 20)).one()
+    assert answer.outcome == "dead"
+    assert answer.fault.cause == f"wall:{wall}"
+    assert answer.fault.message.startswith("blocked by echod: ")
+    assert told in answer.fault.message
+    assert wall == "files" or "to @queue (m.py:1)" in answer.fault.message
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_the_first_refusal_counts_whatever_it_ends_as(base: Base, level: str) -> None:
+    source = """
+    import socket, subprocess
+    def f():
+        try:
+            socket.create_connection(("127.0.0.1", 7), 2)
+        except OSError:
+            pass
+        try:
+            subprocess.run(["id"])
+        except OSError:
+            raise KeyError("nothing of that shows here") from None
+    """
+    fault = base.serve(source, level=level).one().fault
+    assert fault.cause == "wall:network"
+    assert "It ended as KeyError" in fault.message
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_a_swallowed_refusal_hurts_neither_this_run_nor_the_next(base: Base, level: str) -> None:
+    source = """
+    import contextlib, socket
+    def f(payload):
+        if payload == "try":
+            with contextlib.suppress(OSError):
+                socket.socket(socket.AF_INET)
+            return "went on"
+        raise ValueError("own")
+    """
+    worker = base.serve(source, level=level)
+    assert worker.one("try").result == "went on"
+    assert worker.one("fail").fault.cause == "error"
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_listed_ports_are_open_and_no_other(base: Base, level: str, port: int) -> None:
+    assert base.serve(connecting(port), level=level, policy=Policy(network=(port,))).one().result == "in"
+    fault = base.serve(connecting(port), level=level, policy=Policy(network=(9,))).one().fault
+    assert fault.cause == "wall:network"
+    assert f"network to 127.0.0.1:{port}. Add network=[9, {port}]" in fault.message
+    for act in ("socket.socket(type=socket.SOCK_DGRAM)", "socket.socket(proto=262)", "socket.socket().bind(('', 0))"):
+        source = f"import socket\ndef f(): {act}\n"
+        assert base.serve(source, level=level, policy=Policy(network=(port,))).one().outcome != "done"
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_fast_open_is_no_way_around_the_ports(base: Base, level: str, port: int) -> None:
+    source = f"import socket\ndef f(): socket.socket().sendto(b'x', 0x20000000, ('127.0.0.1', {port}))\n"
+    assert base.serve(source, level=level, policy=Policy(network=(9,))).one().outcome != "done"
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_network_true_opens_all_but_unix_sockets(base: Base, level: str, port: int) -> None:
+    policy = Policy(network=True)
+    assert base.serve(connecting(port), level=level, policy=policy).one().result == "in"
+    unix = "import socket\ndef f(): socket.socket(socket.AF_UNIX)\n"
+    assert base.serve(unix, level=level, policy=policy).one().outcome != "done"
+
+
+def test_breakpoint_fails_at_once_and_names_what_works(base: Base) -> None:
+    assert "echod run" in base.serve("def f(): breakpoint()", level="standard").one().fault.message
