@@ -925,3 +925,17 @@ async def test_processes_and_descriptors_return_to_a_baseline(make: Make) -> Non
         await node.until(lambda: node.workers("act")["count"] == 0)
         await node.until(lambda: _descriptors() <= before)
         assert not list((node.state / "tmp").glob("*/*"))
+
+
+# ---- what pages show ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["standard", "strict"])
+async def test_memory_and_cpu_are_those_of_the_process_that_runs_the_handler(make: Make, level: str) -> None:
+    """At strict the base knows a small process that only waits for it."""
+    source = "held = bytearray(100 << 20)\ndef act(payload, ctx): return sum(range(10_000_000)) > 0\n"
+    async with make(function("act"), source=source, level=level) as node:
+        assert result_of(await node.ended("act", await node.mint("act", None))) is True
+        seen = node.workers("act")
+        assert seen["rss_bytes"] > 100 << 20
+        assert seen["cpu_s"] > 0.1

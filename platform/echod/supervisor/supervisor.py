@@ -174,7 +174,7 @@ class Supervisor:
         """What pages show of this node's workers."""
         return {
             "workers": {
-                name: vitals.of(feed.crews)
+                name: vitals.of(feed.crews, stands_by=self._means.level == "strict")
                 for name, feed in sorted(self._feeds.items())
                 if not feed.closed or not feed.is_idle
             },

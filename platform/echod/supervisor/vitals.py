@@ -12,13 +12,16 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def of(crews: Crews) -> dict[str, object]:
-    """Workers of one function: how many, how many busy, memory and CPU of those alive, starts so far."""
+def of(crews: Crews, *, stands_by: bool) -> dict[str, object]:
+    """Workers of one function: how many, how many busy, memory and CPU of those alive, starts so far.
+
+    `stands_by`: the process that the base knows of only waits for the one that runs the handlers (level strict).
+    """
     workers = [worker for pool in crews.pools for worker in pool.workers]
     rss_bytes, cpu_s = 0, 0.0
     for worker in workers:
         if worker.pid is not None:
-            rss, cpu = _usage(worker.pid)
+            rss, cpu = _usage(_inner(worker.pid) if stands_by else worker.pid)
             rss_bytes, cpu_s = rss_bytes + rss, cpu_s + cpu
     return {
         "count": len(workers),
@@ -29,6 +32,14 @@ def of(crews: Crews) -> dict[str, object]:
         "cold_starts": crews.cold_starts,
         "pids": [worker.pid for worker in workers if worker.pid is not None],
     }
+
+
+def _inner(pid: int) -> int:
+    """The one child of a process that stands by; the process itself while its child is not there, or not to be seen."""
+    try:
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return pid
 
 
 def _usage(pid: int) -> tuple[int, float]:

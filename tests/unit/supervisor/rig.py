@@ -97,8 +97,9 @@ class Rig:
         self.bus, self.outside, self.shelf, self.state = bus, outside, shelf, state
         lease_ms = options.pop("lease_ms", 15_000)
         node = options.pop("node", "NOD00000000001")
+        level = options.pop("level", "minimal")
         config = Config(state=state, lease_ms=lease_ms)
-        self.supervisor = Supervisor(bus, shelf, config, node=NodeId(node), level="minimal", **options)
+        self.supervisor = Supervisor(bus, shelf, config, node=NodeId(node), level=level, **options)
         self._ended: dict[str, asyncio.Event] = {}
         outside.on("ended", lambda job: self._event(job).set())
         self._tasks: list[asyncio.Task[None]] = []
