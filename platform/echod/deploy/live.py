@@ -19,10 +19,11 @@ import msgspec
 from echod import log
 from echod.deploy.ignore import CACHES, FILE, never_taken
 from echod.deploy.imports import closure
-from echod.deploy.publish import Publisher
+from echod.deploy.publish import Publisher, place_of
 from echod.deploy.snapshot import Snapshot, file_of, snapshot_of, taken
 from echod.errors import BusError, Refused
 from echod.model.ids import VersionId
+from echod.registry.registry import UNSERVED
 from echofn.manifest import LoadError, Manifest
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Live:
     async def turn(self, *, again: bool = False) -> Saved | None:
         """Look at the folder; serve what changed. None: nothing did. `again`: try everything anew, changed or not.
 
-        Safe to repeat. Raises BusError, after which the next turn starts over.
+        Safe to repeat. Raises BusError, after which the next turn starts over; Refused in the first for a folder that
+        cannot be served.
         """
         async with self._turns:
             began = asyncio.get_running_loop().time()
@@ -111,6 +113,7 @@ class Live:
                 return None
             before = self._served[1] if self._served else None
             found = await self._publisher.describe(snapshot, before, again=again)
+            self._refuse_at_start(found.errors)
             served, manifest = await self._mended(snapshot, found) if found.errors else (snapshot, found)
             active = await self._publisher.publish(served, manifest, found.errors)
             changed = _changed(self._seen or {}, files)
@@ -118,6 +121,11 @@ class Live:
             self._seen, self._errors, self._served = files, found.errors, (served, manifest)
             took = asyncio.get_running_loop().time() - began
             return Saved(active.version, changed, found.errors, mended, round(took * 1000))
+
+    def _refuse_at_start(self, errors: tuple[LoadError, ...]) -> None:
+        """What this node must not serve ends its start, while whoever started it looks on. A save later is shown."""
+        if self._served is None and (unserved := [error for error in errors if error.kind == UNSERVED]):
+            raise Refused("; ".join(map(place_of, unserved)))
 
     async def _changes(self, watcher: RustNotify, stop: threading.Event) -> bool:
         """Wait for a burst of changes to end; whether any of them can matter."""

@@ -40,7 +40,7 @@ class Publisher:
         `again`: try the modules that are known to hang, too.
         """
         root = await self._registry.materialise(snapshot.version, snapshot.archive)
-        return checked(await self._discovery.describe(root, snapshot, again=again), before)
+        return self._registry.admitted(checked(await self._discovery.describe(root, snapshot, again=again), before))
 
     async def prepare(self) -> None:
         """Make the next description start ahead of its question."""

@@ -1,4 +1,4 @@
-"""What is checked before anything starts: who could reach the gateway, and how handlers will be confined."""
+"""What is checked before anything starts: who reaches the gateway, how handlers are confined, which reach the bus."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from echod.config import Config, Level, Sandbox
 from echod.errors import Refused
+from echofn.manifest import Function
 from echofn.walls import trial
 
 
@@ -48,6 +49,19 @@ def refuse_open_door(config: Config, verb: str) -> None:
     raise Refused(
         f"--host {config.host} can be reached from other machines, and no token is set: whoever reaches it runs your "
         f'functions; start it with one: ECHOD_TOKEN="$({make})" echod {verb} --host {config.host}'
+    )
+
+
+def reaches_bus(function: Function, port: int | None) -> str | None:
+    """Why a function must not be served: it can connect to `port`, where the bus asks nobody for a password."""
+    network = function.policy.network
+    if port is None or network is False or (network is not True and port not in network):
+        return None
+    opened = "network=True" if network is True else f"network={list(network)}"
+    return (
+        f"{function.name} is not served: with {opened} it reaches the bus, which answers on port {port} without a "
+        "password, and could change every job of every function; give the bus a password (requirepass), "
+        + ("or list the ports it needs in network=" if network is True else f"or take {port} out of network=")
     )
 
 

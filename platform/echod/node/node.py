@@ -19,6 +19,7 @@ import uvloop
 
 from echod import log
 from echod.bus import Bus
+from echod.bus.exposed import open_port
 from echod.config import Config
 from echod.deploy.discovery import Discovery
 from echod.deploy.live import Live
@@ -26,7 +27,7 @@ from echod.deploy.publish import Publisher
 from echod.deploy.snapshot import served_folder
 from echod.errors import BusAway
 from echod.node import terminal
-from echod.node.doors import Walls, chosen, refuse_open_door, wanted
+from echod.node.doors import Walls, chosen, reaches_bus, refuse_open_door, wanted
 from echod.node.dotenv import loaded
 from echod.node.embedded import Embedded, find_binary
 from echod.node.lock import StateLock
@@ -101,7 +102,8 @@ class Node:
         address = await self._address(down)
         bus = await self._open(address)
         down.push_async_callback(bus.close)
-        registry = Registry(bus, self._config.state)
+        port = await open_port(address) if "worker" in self._names else None
+        registry = Registry(bus, self._config.state, admit=lambda function: reaches_bus(function, port))
         down.callback(registry.close)
         publisher = Publisher(bus, registry, discovery)
         live = Live(self._folder, publisher, self._config.state) if self._folder is not None else None

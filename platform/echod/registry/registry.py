@@ -1,6 +1,7 @@
 """What is being served: the active version and its functions, kept in step with the bus.
 
-Owns the picture of the active version in this process, and the folders of versions on disk. It learns of a switch from
+Owns the picture of the active version in this process, and the folders of versions on disk. What this node must not
+serve is not in that picture: `admit` says why, and the reason stands among the errors. It learns of a switch from
 the bus's news, and from the beat when the news was lost: `seen` is told what each beat answered. It never writes to the
 bus; publishing is deploy's.
 
@@ -27,6 +28,8 @@ from echod.registry.archive import Archive, opened
 from echofn.manifest import Function, LoadError, Manifest
 
 _log = log.get("registry")
+
+UNSERVED = "unserved"  # the kind of error of a function that was loaded, and must not be served here
 _manifest_of = msgspec.msgpack.Decoder(Manifest).decode
 
 
@@ -39,6 +42,7 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
 
 
 _said_of = msgspec.msgpack.Decoder(Said).decode
+Admit = Callable[[Function], str | None]  # why this node must not serve a function; None: it may
 
 
 class ActiveVersion(msgspec.Struct, frozen=True):
@@ -53,8 +57,9 @@ class ActiveVersion(msgspec.Struct, frozen=True):
 class Registry:
     """Functions by name, folders by version."""
 
-    def __init__(self, bus: Bus, state: Path) -> None:
+    def __init__(self, bus: Bus, state: Path, *, admit: Admit = lambda _: None) -> None:
         self.active: ActiveVersion | None = None
+        self._admit = admit
         self._bus = bus
         self._versions = state.absolute() / "versions"
         self._functions: dict[str, Function] = {}
@@ -111,25 +116,42 @@ class Registry:
             if manifest is None:
                 raise Refused(f"version {active.version} is active but not stored; deploy the folder again")
             errors = _decoded(raw, active.version, _said_of).errors if raw else ()
+            errors += tuple(error for error in manifest.errors if error.kind == UNSERVED and error not in errors)
             self.active = ActiveVersion(active.version, active.generation, manifest, errors)
             self._functions = {function.name: function for function in manifest.functions}
         _log.info(
             "version.switched", version=active.version, generation=active.generation, functions=len(self._functions)
         )
+        for error in errors:
+            if error.kind == UNSERVED:
+                _log.error("function.unserved", file=error.file, line=error.line, error=error.message)
         for callback in tuple(self._listeners):
             callback()
 
     async def manifest(self, version: VersionId) -> Manifest | None:
-        """The manifest of any stored version."""
+        """The manifest of any stored version, as far as this node may serve it."""
         known = self._manifests.get(version)
         if known is not None:
             return known
         raw = await self._bus.get_manifest(version)
         if raw is None:
             return None
-        manifest = _decoded(raw, version, _manifest_of)
+        manifest = self.admitted(_decoded(raw, version, _manifest_of))
         self._manifests[version] = manifest
         return manifest
+
+    def admitted(self, manifest: Manifest) -> Manifest:
+        """`manifest` without the functions that this node must not serve; its errors say why."""
+        kept: list[Function] = []
+        errors = list(manifest.errors)
+        for function in manifest.functions:
+            if (why := self._admit(function)) is None:
+                kept.append(function)
+            else:
+                errors.append(LoadError(function.module, function.file, why, function.line, kind=UNSERVED))
+        return (
+            Manifest(manifest.package, tuple(kept), tuple(errors)) if len(errors) > len(manifest.errors) else manifest
+        )
 
     async def folder(self, version: VersionId) -> Path:
         """The folder that holds the package of `version`, on this machine's disk.

@@ -8,7 +8,8 @@ import pytest
 
 from echod.config import Config
 from echod.errors import Refused
-from echod.node.doors import chosen, is_loopback, refuse_open_door, wanted
+from echod.node.doors import chosen, is_loopback, reaches_bus, refuse_open_door, wanted
+from echofn.manifest import Function, Policy
 from echofn.walls import trial
 
 
@@ -47,3 +48,26 @@ def test_without_a_word_dev_takes_the_best_there_is_and_others_the_standard() ->
     assert wanted(None, "dev") == "auto"
     assert [wanted(None, verb) for verb in ("start", "worker")] == ["standard", "standard"]
     assert wanted("minimal", "start") == "minimal"
+
+
+@pytest.mark.parametrize(
+    ("network", "port", "fix"),
+    [
+        (True, 6379, "list the ports it needs in network="),
+        ((443, 6379), 6379, "take 6379 out of network="),
+        ((443,), 6379, None),
+        (False, 6379, None),
+        (True, None, None),
+    ],
+)
+def test_a_function_that_reaches_a_bus_without_a_password_is_not_served(
+    network: bool | tuple[int, ...], port: int | None, fix: str | None
+) -> None:
+    why = reaches_bus(Function("m.f", "m", "f", "m.py", 1, Policy(network=network), ()), port)
+    if fix is None:
+        assert why is None
+    else:
+        assert why is not None
+        assert "m.f is not served" in why
+        assert "requirepass" in why
+        assert why.endswith(fix)

@@ -129,3 +129,17 @@ async def test_what_cannot_be_read_leaves_the_last_picture_standing(bus: Bus, re
     assert registry.active.version == good
     assert registry.function("shop.pack") is not None
     registry.seen(Active(good, 1))
+
+
+async def test_what_this_node_must_not_serve_is_left_out_at_a_switch_and_told(bus: Bus, tmp_path: Path) -> None:
+    registry = Registry(bus, tmp_path / "state", admit=lambda function: "not here" if "bad" in function.name else None)
+    version = await stored(bus, ONE, "shop.bad", "shop.pack")
+    await bus.activate(version)
+    await registry.refresh()
+    registry.close()
+    assert registry.names() == ["shop.pack"]
+    assert registry.active is not None
+    assert [(error.file, error.line, error.message) for error in registry.active.errors] == [("shop.py", 1, "not here")]
+    manifest = await registry.manifest(version)
+    assert manifest is not None
+    assert [function.name for function in manifest.functions] == ["shop.pack"]

@@ -1,0 +1,96 @@
+"""A bus that asks nobody for a password, and functions whose opened ports include its own: not served, and said so."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from echod.bus.exposed import open_port
+from nodes import Node, free_port, until
+from valkey import Server
+
+PLAIN = "from echofn import queue\n@queue\ndef f(): return 1\n"
+REACHING = "from echofn import queue\n@queue(network=[443, PORT])\ndef g(): return 2\n"
+
+
+@contextlib.contextmanager
+def listening(port: int, *options: str) -> Iterator[None]:
+    server = Server("--port", str(port), "--bind", "127.0.0.1", *options, driven=False)
+    try:
+        server.start()
+        yield
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path, {"plain.py": PLAIN})
+    yield node
+    node.close()
+
+
+async def test_a_bus_is_asked_as_a_stranger_would(port: int) -> None:
+    assert await open_port("unix:///run/valkey.sock") is None
+    with listening(port):
+        assert await open_port(f"valkey://127.0.0.1:{port}") == port
+        assert await open_port(f"valkey://someone:word@127.0.0.1:{port}") == port  # a password that nobody asks for
+    with listening(port, "--requirepass", "word"):
+        assert await open_port(f"valkey://:word@127.0.0.1:{port}") is None
+
+
+def test_a_folder_with_a_function_that_reaches_it_is_refused_at_the_start(node: Node, port: int) -> None:
+    node.save("reaching.py", REACHING.replace("PORT", str(port)))
+    with listening(port):
+        node.launch("start", str(node.folder), "--state", str(node.state), "--bus", f"valkey://127.0.0.1:{port}")
+        assert node.process is not None
+        assert node.process.wait(30) == 2
+    assert f"reaching.py:2: reaching.g is not served: with network=[443, {port}]" in node.said().replace("\n", " ")
+    assert "Traceback" not in node.said()
+
+
+def test_with_a_password_it_is_served(node: Node, port: int) -> None:
+    node.save("reaching.py", REACHING.replace("PORT", str(port)))
+    with listening(port, "--requirepass", "word"):
+        node.start("start", "--bus", f"valkey://:word@127.0.0.1:{port}")
+        assert node.call("reaching.g") == 2
+        node.end()
+
+
+def test_saved_later_it_is_left_out_and_shown_and_the_others_are_served(node: Node, port: int) -> None:
+    with listening(port):
+        node.start("dev", "--bus", f"valkey://127.0.0.1:{port}")
+        node.save("reaching.py", REACHING.replace("PORT", str(port)))
+        until(node.errors)
+        assert [error["file"] for error in node.errors()] == ["reaching.py"]
+        assert node.names() == ["plain.f"]
+        assert node.call("plain.f") == 1
+        node.end()
+
+
+def test_a_version_that_was_there_is_served_without_it(node: Node, port: int, tmp_path: Path) -> None:
+    node.save("reaching.py", REACHING.replace("PORT", str(port)))
+    with listening(port):
+        bus = f"valkey://127.0.0.1:{port}"
+        gateway = node.start("gateway", "--bus", bus, folder=False, ready=False)
+        deployed = gateway.cli("deploy", str(node.folder))
+        assert deployed.returncode == 0, deployed.stderr
+        node.end()
+        worker = Node(tmp_path / "other")
+        try:
+            worker.start("start", "--bus", bus, folder=False)
+            assert worker.names() == ["plain.f"]
+            assert [error["file"] for error in worker.errors()] == ["reaching.py"]
+            assert worker.call("plain.f") == 1
+            assert "error  reaching.py:2: reaching.g is not served" in worker.said()
+            worker.end()
+        finally:
+            worker.close()
