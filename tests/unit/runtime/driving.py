@@ -203,9 +203,8 @@ class Base:
         self.root = root
         self.folder = root / "functions"
         self.folder.mkdir(exist_ok=True)
-        self.tmp = tempfile.mkdtemp(dir=root)
-        if user is not None:
-            os.chown(self.tmp, user, user)
+        self._user = user
+        self.tmp = self._fresh()
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(PATIENCE_S)
         command = [python, "-I", "-B", "-m", "echofn.base", str(theirs.fileno())]
@@ -272,7 +271,7 @@ class Base:
         self.control.send(frames.encode(frames.Kill(worker.number)))
 
     def dismiss(self) -> None:
-        """End all workers and forget the code they ran, for the next test on this base."""
+        """End all workers and forget the code they ran and what they left, for the next test on this base."""
         for worker in self.workers.values():
             self.kill(worker)
             worker.end()
@@ -280,6 +279,14 @@ class Base:
         self.workers.clear()
         for entry in self.folder.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        shutil.rmtree(self.tmp, ignore_errors=True)
+        self.tmp = self._fresh()
+
+    def _fresh(self) -> str:
+        tmp = tempfile.mkdtemp(dir=self.root)
+        if self._user is not None:
+            os.chown(tmp, self._user, self._user)
+        return tmp
 
     def children(self) -> list[int]:
         return [pid for pid, parent in processes().items() if parent == self.process.pid]
