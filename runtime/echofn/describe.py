@@ -25,7 +25,7 @@ from echofn.manifest import (
     Trigger,
     WebhookTrigger,
 )
-from echofn.options import Reading, read_cron, read_every, read_policy, read_secrets
+from echofn.options import Reading, read_cron, read_every, read_policy, read_secrets, without_paths
 from echofn.package import Folder
 from echofn.signature import Refused, Shape, shape_of
 from echofn.values import function_name
@@ -33,9 +33,12 @@ from echofn.webhooks import POLICY, policy_refusals, read_webhook
 
 
 def describe(
-    module: ModuleType, name: str, file: str, folder: Folder, declared: Set[str]
+    module: ModuleType, name: str, file: str, folder: Folder, declared: Set[str], defaults: Policy
 ) -> tuple[tuple[Function, ...], tuple[LoadError, ...]]:
-    """The functions of `module` ("sub.shop", "sub/shop.py"), and refusals. `declared`: the secrets its source names."""
+    """The functions of `module` ("sub.shop", "sub/shop.py"), and refusals.
+
+    `declared`: the secrets its source names. `defaults`: what an annotation leaves open.
+    """
     functions: list[Function] = []
     errors: list[LoadError] = []
     scope = vars(module)
@@ -44,7 +47,7 @@ def describe(
     for target in _annotated(scope):
         mine = [mark for mark in marks_of(target) if mark.scope is scope]
         found.update(map(id, mine))
-        judged = _judge(target, mine, name, file, folder.package, declared)
+        judged = _judge(target, mine, name, file, folder.package, declared, defaults)
         if isinstance(judged, Function):
             functions.append(judged)
         else:
@@ -68,7 +71,13 @@ def _annotated(scope: dict[str, Any]) -> list[Callable[..., Any]]:
 
 
 def _judge(
-    target: Callable[..., Any], marks: list[Mark], module: str, file: str, package: str, declared: Set[str]
+    target: Callable[..., Any],
+    marks: list[Mark],
+    module: str,
+    file: str,
+    package: str,
+    declared: Set[str],
+    defaults: Policy,
 ) -> Function | list[LoadError]:
     errors: list[LoadError] = []
     first = min(mark.line for mark in marks)
@@ -84,7 +93,7 @@ def _judge(
         shape = shape_of(target)
     except Refused as refused:
         refuse(first, str(refused))
-    policy, triggers, secrets = _options(marks, shape, refuse, declared)
+    policy, triggers, secrets = _options(marks, shape, refuse, declared, defaults)
     name = name_of(target, package)
     try:
         function_name(name)
@@ -112,9 +121,13 @@ def _judge(
 
 
 def _options(
-    marks: list[Mark], shape: Shape | None, refuse: Callable[[int, str], None], declared: Set[str]
+    marks: list[Mark],
+    shape: Shape | None,
+    refuse: Callable[[int, str], None],
+    declared: Set[str],
+    defaults: Policy,
 ) -> tuple[Policy, list[Trigger], tuple[str, ...]]:
-    policy = Policy()
+    policy = without_paths(defaults)
     secrets: tuple[str, ...] = ()
     triggers: list[Trigger] = []
     names: set[str] = set()
@@ -124,7 +137,7 @@ def _options(
         trigger: Trigger
         match mark.kind:
             case "queue":
-                policy, trigger = read_policy(reading), QueueTrigger()
+                policy, trigger = read_policy(reading, defaults), QueueTrigger()
                 secrets += read_secrets(reading, declared)
             case "cron":
                 trigger = read_cron(reading)
@@ -136,7 +149,7 @@ def _options(
                 if id(mark) in refused:
                     reading.refuse(refused[id(mark)])
                 elif POLICY & mark.options.keys():
-                    policy = read_policy(reading)
+                    policy = read_policy(reading, defaults)
             case _:
                 raise AssertionError(mark.kind)
         if not reading.refusals and (why := _clash(trigger, triggers, names) or _misfit(trigger, shape, mark)):

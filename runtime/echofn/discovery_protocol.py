@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from echofn.frames import HEADER
-from echofn.manifest import Function, LoadError, Manifest
+from echofn.manifest import Function, LoadError, Manifest, Policy
 
 _ANNOTATIONS = ("queue", "cron", "every", "webhook")
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -40,6 +40,7 @@ class Discover(msgspec.Struct, frozen=True, tag="discover", array_like=True):
     time_limit_ms: int = 10_000  # for each module
     level: str = "minimal"
     env: str = "dev"
+    defaults: Policy = Policy()  # what annotations leave open
 
 
 class Importing(msgspec.Struct, frozen=True, tag="importing", array_like=True):

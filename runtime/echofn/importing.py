@@ -21,7 +21,7 @@ from echofn.describe import describe
 from echofn.discovery_protocol import Described, Discover, Finished, Importing, Module, declared_secrets
 from echofn.faults import MAX_MESSAGE, advice, line_in, message_of, raw, safe, type_of
 from echofn.frames import HEADER
-from echofn.manifest import LoadError
+from echofn.manifest import LoadError, Policy
 from echofn.package import Folder
 from echofn.refusals import Refusal, Refusals
 
@@ -116,14 +116,14 @@ def import_modules(
         for module in modules:
             teller.say(Importing(module.name))
             refusals.begin()
-            teller.say(_described(module, folder, refusals))
+            teller.say(_described(module, folder, refusals, order.defaults))
     except BaseException as error:
         raw(2, f"echod discovery: {type_of(error)}: {message_of(error)}\n")
     finally:
         os._exit(0)
 
 
-def _described(module: Module, folder: Folder, refusals: Refusals) -> Described:
+def _described(module: Module, folder: Folder, refusals: Refusals, defaults: Policy) -> Described:
     if "." in os.path.basename(module.file).removesuffix(".py"):
         text = "expected a module's file name without a dot; rename it"
         return Described(module.name, errors=(LoadError(module.name, module.file, text, kind="refused"),))
@@ -132,7 +132,7 @@ def _described(module: Module, folder: Folder, refusals: Refusals) -> Described:
         loaded = folder.load(module.name)
         with open(path, "rb") as source:
             declared = declared_secrets(source.read())
-        functions, errors = describe(loaded, module.name, module.file, folder, declared)
+        functions, errors = describe(loaded, module.name, module.file, folder, declared, defaults)
     except BaseException as error:
         failure = load_error(module, path, folder, error)
         refusal = None if failure.kind != "error" or isinstance(error, Blocked) else refusals.behind(error)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from typing import Any, TypeVar
 
+import msgspec
+
 from echofn import codec, values
 from echofn.annotations import Mark
 from echofn.manifest import CronTrigger, EveryTrigger, Policy
@@ -18,6 +20,7 @@ QUEUE = frozenset(
     {"name", "lane", "retries", "backoff", "timeout", "workers", "priority", "unique", "until", "max_pending"}
     | {"memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets"}
 )
+ONE_FUNCTIONS_OWN = frozenset({"name", "secrets"})  # no default for all: secrets are given to those that name them
 CRON = frozenset({"tz", "name", "missed", "cap", "payload"})
 EVERY = frozenset({"anchor", "name", "missed", "cap", "payload"})
 WEBHOOK = QUEUE | {"verify", "secret"}
@@ -69,9 +72,11 @@ class Reading:
         self.refusals.append(text)
 
 
-def read_policy(reading: Reading) -> Policy:
-    """The policy of a `@queue` mark. That of a `@webhook` has no paths into a payload: its trigger has them."""
-    base = Policy()
+def read_policy(reading: Reading, base: Policy) -> Policy:
+    """The policy of a `@queue` mark, with `base` for what it leaves open.
+
+    That of a `@webhook` has no paths into a payload: its trigger has them.
+    """
     is_queue = reading.mark.kind == "queue"
     if reading.mark.arguments and is_queue:
         reading.refuse('expected keywords, as in @queue(lane="tenant"), got a positional argument')
@@ -90,10 +95,24 @@ def read_policy(reading: Reading) -> Policy:
         processes=reading.take("processes", base.processes, values.whole(0, 1_000)),
         keep_ms=reading.take("keep", base.keep_ms, values.some_time),
         unique=reading.take("unique", base.unique, values.unique) if is_queue else None,
-        until=reading.take("until", base.until, values.until) if is_queue else base.until,
+        until=reading.take("until", base.until, values.until) if is_queue else "done",
         max_pending=reading.take("max_pending", base.max_pending, values.optional(values.whole(1, 1_000_000_000))),
         priority=reading.take("priority", base.priority, values.whole(-1_000_000, 1_000_000)),
     )
+
+
+def read_default(name: str, value: Any, base: Policy) -> tuple[Policy, list[str]]:
+    """`base` with one option as `[defaults]` sets it, and what is wrong with it."""
+    reading = Reading(Mark("queue", (), {name: value}))
+    if name in ONE_FUNCTIONS_OWN:
+        reading.refuse(f"option {name!r} is one function's own; write it in its annotation")
+    policy = read_policy(reading, base)
+    return (base if reading.refusals else policy), reading.refusals
+
+
+def without_paths(policy: Policy) -> Policy:
+    """`policy` as functions have it that nobody calls with a payload: no `@queue`, so no paths into one."""
+    return msgspec.structs.replace(policy, lane=None, unique=None, until="done")
 
 
 def read_cron(reading: Reading) -> CronTrigger:

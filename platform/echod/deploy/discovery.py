@@ -16,11 +16,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
+from echod.deploy.defaults import defaults_of
 from echod.deploy.importer import Importer
 from echod.deploy.imports import closure
 from echod.deploy.snapshot import Snapshot, file_of
 from echofn.discovery_protocol import Described, Discover, Module, assembled, declared_secrets
-from echofn.manifest import LoadError, Manifest
+from echofn.manifest import LoadError, Manifest, Policy
 
 LIMIT_MS = 10_000
 
@@ -43,6 +46,7 @@ class Discovery:
     async def describe(self, root: Path, snapshot: Snapshot, *, again: bool = False) -> Manifest:
         """What the modules below `root` hold, and why some could not be loaded."""
         contents, package = snapshot.contents, snapshot.archive.package
+        defaults = defaults_of(contents)
         if again:
             self._hung.clear()
         suspects = {name for name, _ in self._hung}.intersection(snapshot.modules)
@@ -50,11 +54,12 @@ class Discovery:
         answers = {name: Described(name, errors=(error,)) for name, error in known.items() if error is not None}
         modules = tuple(Module(name, file_of(name)) for name in snapshot.modules if name not in answers)
         if modules:
-            answers |= await self._ask(root, package, modules, contents)
+            answers |= await self._ask(root, package, modules, contents, defaults.policy)
         for module in modules:
             answers.setdefault(module.name, _unanswered(module))
         self._remember(answers, contents, package)
-        return assembled(package, answers.values())
+        manifest = assembled(package, answers.values())
+        return msgspec.structs.replace(manifest, errors=(*defaults.errors, *manifest.errors))
 
     def _remember(self, answers: Mapping[str, Described], contents: Mapping[str, bytes], package: str) -> None:
         """Keep in mind what hung, and what failed because it imports what hung: it would hang without that now."""
@@ -78,7 +83,12 @@ class Discovery:
             await spare.close()
 
     async def _ask(
-        self, root: Path, package: str, modules: tuple[Module, ...], contents: Mapping[str, bytes]
+        self,
+        root: Path,
+        package: str,
+        modules: tuple[Module, ...],
+        contents: Mapping[str, bytes],
+        defaults: Policy,
     ) -> dict[str, Described]:
         """The answers of one discovery process, as far as it got."""
         tmp = await asyncio.to_thread(tempfile.mkdtemp, prefix="echod-discovery-")
@@ -91,6 +101,7 @@ class Discovery:
             time_limit_ms=self._limit_ms,
             level=self._level,
             env=self._env,
+            defaults=defaults,
         )
         try:
             if (ahead := self._spare) is not None:

@@ -185,8 +185,8 @@ def _watcher(folder: Path) -> RustNotify:
 
 
 def _broken(manifest: Manifest) -> set[str]:
-    """The files of modules that could not be loaded, or of which a function could not be taken."""
-    return {file_of(error.module) for error in manifest.errors}
+    """The files of modules that could not be loaded, or of which a function could not be taken; and `echod.toml`."""
+    return {file_of(error.module) if error.module else error.file for error in manifest.errors}
 
 
 def _place(folder: Path) -> tuple[int, int] | None:
