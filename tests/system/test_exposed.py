@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from echod.bus import Bus
 from echod.bus.exposed import open_port
 from nodes import Node, free_port, until
 from valkey import Server
@@ -17,11 +18,11 @@ REACHING = "from echofn import queue\n@queue(network=[443, PORT])\ndef g(): retu
 
 
 @contextlib.contextmanager
-def listening(port: int, *options: str) -> Iterator[None]:
+def listening(port: int, *options: str) -> Iterator[Server]:
     server = Server("--port", str(port), "--bind", "127.0.0.1", *options, driven=False)
     try:
         server.start()
-        yield
+        yield server
     finally:
         server.remove()
 
@@ -38,13 +39,24 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node.close()
 
 
+async def asked(address: str) -> int | None:
+    bus = await Bus.open(address)
+    try:
+        return await open_port(bus, address)
+    finally:
+        await bus.close()
+
+
 async def test_a_bus_is_asked_as_a_stranger_would(port: int) -> None:
-    assert await open_port("unix:///run/valkey.sock") is None
-    with listening(port):
-        assert await open_port(f"valkey://127.0.0.1:{port}") == port
-        assert await open_port(f"valkey://someone:word@127.0.0.1:{port}") == port  # a password that nobody asks for
+    with listening(port) as server:
+        assert await asked(f"valkey://127.0.0.1:{port}") == port
+        assert await asked(server.address) == port  # used by its socket, and open all the same
+        server.command("ACL", "SETUSER", "someone", "on", ">word", "~*", "&*", "+@all")
+        assert await asked(f"valkey://someone:word@127.0.0.1:{port}") == port  # a password that others need not know
     with listening(port, "--requirepass", "word"):
-        assert await open_port(f"valkey://:word@127.0.0.1:{port}") is None
+        assert await asked(f"valkey://:word@127.0.0.1:{port}") is None
+    with listening(0) as server:
+        assert await asked(server.address) is None
 
 
 def test_a_folder_with_a_function_that_reaches_it_is_refused_at_the_start(node: Node, port: int) -> None:

@@ -11,24 +11,34 @@ import contextlib
 import ssl
 
 from echod.bus.address import Address, parse
+from echod.bus.bus import Bus
+from echod.errors import BusError
 
 ANSWER_S = 1.0
 
 
-async def open_port(url: str) -> int | None:
+async def open_port(bus: Bus, url: str) -> int | None:
     """The TCP port of the bus at `url` when it answers without a password; None when it does not, or has no port.
 
-    Raises BusUnfit for what is no address.
+    `bus` is connected to it: one that is used by its unix socket is asked at the port that it says it has.
     """
     address = parse(url)
     if address.path is not None:
-        return None
+        if not (port := await _listens(bus)):
+            return None
+        address = Address(host="127.0.0.1", port=port, password=address.password)
     try:
         async with asyncio.timeout(ANSWER_S):
             return address.port if await _serves_strangers(address) else None
     except (OSError, TimeoutError):
         # No answer is no proof. Our own way in needs no password: then neither does another's.
         return address.port if address.password is None and address.tls is None else None
+
+
+async def _listens(bus: Bus) -> int:
+    with contextlib.suppress(BusError):  # who may not ask for INFO does not hear of a port
+        return int(str((await bus.server())["tcp_port"]))
+    return 0
 
 
 async def _serves_strangers(address: Address) -> bool:

@@ -143,6 +143,7 @@ class Reading(Core):
         return {
             "server": info.get("server_name", "redis"),
             "version": info.get("valkey_version") or info.get("redis_version", ""),
+            "tcp_port": int(info.get("tcp_port", 0)),  # 0: none, as the embedded server
             "uptime_s": int(info.get("uptime_in_seconds", 0)),
             "memory_bytes": int(info.get("used_memory", 0)),
             "memory_limit_bytes": int(info.get("maxmemory", 0)),

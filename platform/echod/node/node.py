@@ -102,7 +102,7 @@ class Node:
         address = await self._address(down)
         bus = await self._open(address)
         down.push_async_callback(bus.close)
-        port = await open_port(address) if "worker" in self._names else None
+        port = await open_port(bus, address) if "worker" in self._names else None
         registry = Registry(bus, self._config.state, admit=lambda function: reaches_bus(function, port))
         down.callback(registry.close)
         publisher = Publisher(bus, registry, discovery)
