@@ -10,7 +10,7 @@ import pytest
 
 from echod.bus import Bus
 from echod.bus.exposed import open_port
-from nodes import Node, free_port, until
+from nodes import TOKEN, Node, free_port, until
 from valkey import Server
 
 PLAIN = "from echofn import queue\n@queue\ndef f(): return 1\n"
@@ -62,7 +62,15 @@ async def test_a_bus_is_asked_as_a_stranger_would(port: int) -> None:
 def test_a_folder_with_a_function_that_reaches_it_is_refused_at_the_start(node: Node, port: int) -> None:
     node.save("reaching.py", REACHING.replace("PORT", str(port)))
     with listening(port):
-        node.launch("start", str(node.folder), "--state", str(node.state), "--bus", f"valkey://127.0.0.1:{port}")
+        node.launch(
+            "start",
+            str(node.folder),
+            "--state",
+            str(node.state),
+            "--bus",
+            f"valkey://127.0.0.1:{port}",
+            ECHOD_TOKEN=TOKEN,
+        )
         assert node.process is not None
         assert node.process.wait(30) == 2
     assert f"reaching.py:2: reaching.g is not served: with network=[443, {port}]" in node.said().replace("\n", " ")
@@ -72,14 +80,14 @@ def test_a_folder_with_a_function_that_reaches_it_is_refused_at_the_start(node: 
 def test_with_a_password_it_is_served(node: Node, port: int) -> None:
     node.save("reaching.py", REACHING.replace("PORT", str(port)))
     with listening(port, "--requirepass", "word"):
-        node.start("start", "--bus", f"valkey://:word@127.0.0.1:{port}")
+        node.start("start", "--bus", f"valkey://:word@127.0.0.1:{port}", ECHOD_TOKEN=TOKEN)
         assert node.call("reaching.g") == 2
         node.end()
 
 
 def test_saved_later_it_is_left_out_and_shown_and_the_others_are_served(node: Node, port: int) -> None:
     with listening(port):
-        node.start("dev", "--bus", f"valkey://127.0.0.1:{port}")
+        node.start("dev", "--bus", f"valkey://127.0.0.1:{port}", ECHOD_TOKEN=TOKEN)
         node.save("reaching.py", REACHING.replace("PORT", str(port)))
         until(node.errors)
         assert [error["file"] for error in node.errors()] == ["reaching.py"]
@@ -92,13 +100,13 @@ def test_a_version_that_was_there_is_served_without_it(node: Node, port: int, tm
     node.save("reaching.py", REACHING.replace("PORT", str(port)))
     with listening(port):
         bus = f"valkey://127.0.0.1:{port}"
-        gateway = node.start("gateway", "--bus", bus, folder=False, ready=False)
+        gateway = node.start("gateway", "--bus", bus, folder=False, ready=False, ECHOD_TOKEN=TOKEN)
         deployed = gateway.cli("deploy", str(node.folder))
         assert deployed.returncode == 0, deployed.stderr
         node.end()
         worker = Node(tmp_path / "other")
         try:
-            worker.start("start", "--bus", bus, folder=False)
+            worker.start("start", "--bus", bus, folder=False, ECHOD_TOKEN=TOKEN)
             assert worker.names() == ["plain.f"]
             assert [error["file"] for error in worker.errors()] == ["reaching.py"]
             assert worker.call("plain.f") == 1
