@@ -145,12 +145,13 @@ class Runs:
         """Somebody asked for a stop: the worker begins nothing more, and is killed after the grace."""
         if lease.settling or lease.cancelling:
             return
-        lease.cancelling = True
         worker = lease.worker
         if worker is None:
             if self.crews.unqueue(lease):
+                lease.cancelling = True
                 self.released([lease])  # the bus ends a released job that was to be cancelled
-            return
+            return  # else its version is on its way: the next extend says it again
+        lease.cancelling = True
         worker.stop()
         if worker.life.current is lease:
             now = self._loop.time()
