@@ -23,9 +23,7 @@ class Counts:
     """What was counted since the gateway was first asked, per queue."""
 
     def __init__(self) -> None:
-        self.deliveries: Counter[tuple[str, str]] = (
-            Counter()
-        )  # requests to webhooks, by function and what became of them
+        self.deliveries: Counter[tuple[str, str]] = Counter()  # requests to webhooks, by function and outcome
         self.unfit: Counter[tuple[str, str]] = Counter()  # lanes and keys of webhooks that were objects, by option
         self._sums: dict[str, _Sum] = {}
 
