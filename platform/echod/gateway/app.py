@@ -90,8 +90,8 @@ def create_app(
 
     `status` is asked when a page or /readyz is: "mode" ("dev", "start", …), "degraded" (sentences) and "workers" (by
     function: count, busy, rss_bytes, cpu_s, cold_starts) are shown where given. `level` is the sandbox's. `deploy` gets
-    the body of POST /deploy and answers what to send; a text is the sentence to refuse with. `environ` has the secrets of
-    webhooks.
+    the body of POST /deploy and answers what to send; a text is the sentence to refuse with. `environ` has the secrets
+    of webhooks.
     """
     live = Live(Watch(bus, registry).picture)
     desk = Desk(bus, registry, config, status, level, deploy, Waiting(bus), live, environ)

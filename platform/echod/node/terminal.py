@@ -53,6 +53,15 @@ def functions(found: Iterable[Function], now_ms: int, url: str | None) -> None:
         say("  no functions: put @queue, @cron or @every on one")
 
 
+def unset(found: Iterable[Function], environ: Mapping[str, str]) -> None:
+    """Webhooks that cannot verify anything here, and what to set."""
+    for function in found:
+        for trigger in function.triggers:
+            if isinstance(trigger, WebhookTrigger) and trigger.secrets and not any(map(environ.get, trigger.secrets)):
+                names = " or ".join(trigger.secrets)
+                say(f"  {_dim('note')}   {trigger.path} answers 503 until {names} is set, in .env for one")
+
+
 def errors(found: Iterable[LoadError]) -> None:
     """What could not be loaded, as "file:line:column: message"."""
     for error in found:

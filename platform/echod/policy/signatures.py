@@ -104,7 +104,7 @@ def _github(body: bytes, headers: RawHeaders, keys: Sequence[bytes]) -> Answer:
 
 
 def _stripe(body: bytes, headers: RawHeaders, keys: Sequence[bytes], now_s: float) -> Answer:
-    """docs.stripe.com, "Verify webhook signatures manually": t=<seconds>,v1=<hex over "t.body">,v1=…; v0 is no proof."""
+    """docs.stripe.com, "Verify webhook signatures manually": t=<seconds>,v1=<hex over "t.body">,v1=…; v0 is none."""
     items = [item.strip().partition(b"=") for item in _one(headers, b"stripe-signature").split(b",")]
     times = [value for name, _, value in items if name == b"t"]
     if len(times) != 1:

@@ -506,4 +506,5 @@ async def test_the_functions_say_where_they_listen_and_name_no_secret(rig: Rig) 
         "/functions/gh.push", headers={"Authorization": "Bearer the-gateways-own", "Accept": "text/html"}
     )
     assert page.status_code == 200
-    assert "/hooks/gh" in page.text
+    assert "Only a verified request starts this function: POST /hooks/gh" in page.text
+    assert "data-invoke" not in page.text

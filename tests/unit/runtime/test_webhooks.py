@@ -34,7 +34,8 @@ def test_a_webhook_as_written_becomes_a_trigger_and_a_policy(tmp_path: Path) -> 
         tmp_path,
         """
 @webhook("/hooks/{tenant}/github", verify="github", secret="GH", lane="json.repository.full_name",
-         unique="headers.X-GitHub-Delivery", until="1h", retries=7, timeout="5s", priority=2, max_pending=9, name="push")
+         unique="headers.X-GitHub-Delivery", until="1h", retries=7, timeout="5s", priority=2,
+         max_pending=9, name="push")
 async def on_push(request: Request, ctx: Context): ...
 """,
     )
@@ -64,7 +65,7 @@ async def on_push(request: Request, ctx: Context): ...
         ('hmac("X-Sig")', Hmac("x-sig")),
         ('hmac("X-Sig", "sha512", "base64", "v1=")', Hmac("x-sig", "sha512", "base64", "v1=")),
         (
-            'hmac(header="X-Sig", algorithm="sha1", encoding="hex", prefix="sha1=")',
+            'hmac(header="X-Sig", algorithm="sha1", prefix="sha1=")',
             Hmac("x-sig", "sha1", "hex", "sha1="),
         ),
     ],
@@ -257,7 +258,8 @@ def ran(base: Base, signature: str, code: str, payload: Any) -> Answer:
 
 @pytest.mark.parametrize("signature", ["request", "request: Request", "request: Request | None", "request: object"])
 def test_a_handler_gets_the_request_as_it_came(signature: str, shared: Base) -> None:
-    code = "[request.method, request.path, request.params, request.query.all('n'), request.headers['X-Event'], request.body]"
+    first, rest = "request.method, request.path, request.params", "request.query.all('n'), request.headers['X-Event']"
+    code = f"[{first}, {rest}, request.body]"
     answer = ran(shared, signature, code, envelope(b"\x00\xff\n"))
     assert answer.result == ["POST", "/hooks/acme", {"who": "acme"}, ["1", "2"], "push", b"\x00\xff\n"]
 
@@ -290,3 +292,15 @@ def test_a_payload_of_another_kind_stays_what_it_is(shared: Base) -> None:
     assert ran(shared, "payload", "payload", {**envelope(b""), "body": "text"}).result["body"] == "text"
     answer = ran(shared, "request: Request", "request.body", {"a": 1})
     assert (answer.outcome, answer.fault.cause) == ("dead", "payload")
+
+
+def test_every_example_of_the_docs_loads(tmp_path: Path) -> None:
+    docs = (Path(__file__).parents[3] / "docs/webhooks.md").read_text()
+    examples = docs.split("```python\n")[1:]
+    folder = tmp_path / "functions"
+    write(folder, **{f"example{index}": text.partition("```")[0] for index, text in enumerate(examples)})
+    answers = discover(folder)
+    assert len(answers) == 4
+    for answer in answers.values():
+        assert answer.errors == ()
+        assert len(answer.functions) == 1
