@@ -18,7 +18,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from echod import log
 from echod.errors import EchodError, Refused
 from echod.gateway import problems
 from echod.gateway.desk import Desk, answer
@@ -35,7 +34,6 @@ METHODS = ("POST", "PUT", "PATCH")
 MAX_QUERY_FIELDS = 1000
 DELIVERY_MS = 24 * 3_600_000
 MAX_ENVELOPE_BYTES = MAX_PAYLOAD_BYTES + 64 * 1024  # a body, and what came around it
-_log = log.get("gateway")
 
 
 class Hook(NamedTuple):
@@ -127,7 +125,6 @@ def _secrets(desk: Desk, trigger: WebhookTrigger) -> list[str]:
     if not usable:
         names = ", ".join(trigger.secrets)
         lack = "a secret of base64" if found else "its secret in the environment"
-        _log.error("webhook.disabled", path=trigger.path, secrets=names)
         raise Problem("webhook-disabled", f"{trigger.path} expects {lack}: set {names} where the gateway runs")
     return usable
 
@@ -144,6 +141,8 @@ class Delivered:
     def __init__(self, request: Request, params: dict[str, str], body: bytes, withheld: frozenset[str]) -> None:
         self.headers: signatures.RawHeaders = request.headers.raw
         self.body = body
+        self.path: str = request.scope["path"]  # as sent
+        self.query_string: bytes = request.scope["query_string"]
         self._request = request
         self._params = params
         self._withheld = withheld  # headers that nobody shall see
@@ -162,7 +161,7 @@ class Delivered:
     @cached_property
     def query(self) -> dict[str, str | list[str]]:
         """By name: a value, or a list of what came several times."""
-        text = bytes(self._request.scope["query_string"]).decode("latin-1")
+        text = self.query_string.decode("latin-1")
         try:
             pairs = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=MAX_QUERY_FIELDS)
         except ValueError:
@@ -228,14 +227,18 @@ def _picked(desk: Desk, hook: Hook, delivered: Delivered, option: str) -> str | 
 
 
 def _unique(desk: Desk, hook: Hook, delivered: Delivered) -> Unique | None:
-    """The function's own key, else the sender's delivery id for 24 hours; under the address it came to."""
+    """The function's own key, else the sender's delivery id for 24 hours.
+
+    Under the path it came to: what two tenants of `/hooks/{tenant}` send may have one id. A path as sent has no spaces.
+    """
     trigger = hook.trigger
     if trigger.unique is True:
-        return Unique(f"hook:body:{hashlib.sha256(delivered.body).hexdigest()}", until=trigger.until)
+        digest = hashlib.sha256(delivered.query_string + b" " + delivered.body).hexdigest()
+        return Unique(f"hook:body:{delivered.path} {digest}", until=trigger.until)
     if (own := _picked(desk, hook, delivered, "unique")) is not None:
-        return Unique(f"hook:own:{own}", until=trigger.until)
+        return Unique(f"hook:own:{delivered.path} {own}", until=trigger.until)
     delivery = delivery_of(trigger.verify, delivered.headers, delivered.decoded)
-    return None if delivery is None else Unique(f"hook:{trigger.path}:{delivery}", until=DELIVERY_MS)
+    return None if delivery is None else Unique(f"hook:id:{delivered.path} {delivery}", until=DELIVERY_MS)
 
 
 def _decoded_segments(request: Request) -> tuple[str, ...] | None:

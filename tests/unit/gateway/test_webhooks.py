@@ -326,6 +326,13 @@ async def test_a_functions_own_key_goes_before_the_senders(rig: Rig) -> None:
     assert await taken(rig, "/hooks/sorted/t", b"a") != await taken(rig, "/hooks/sorted/t", b"a")
 
 
+async def test_two_tenants_of_one_pattern_do_not_share_their_ids(rig: Rig) -> None:
+    ids = [await taken(rig, path, b'{"id": 1}') for path in ("/hooks/param/a", "/hooks/param/b", "/hooks/param/a")]
+    assert ids[0] == ids[2] != ids[1]
+    ids = [await taken(rig, f"/hooks/headed?of={of}", b"x") for of in ("a", "b", "a")]
+    assert ids[0] == ids[2] != ids[1]
+
+
 async def test_a_key_of_the_whole_body_and_one_until_done(rig: Rig) -> None:
     first = await taken(rig, "/hooks/headed", b"a")
     assert await taken(rig, "/hooks/headed", b"a") == first
