@@ -8,16 +8,19 @@ def send_invoice(payload: dict, ctx: Context) -> str: ...
 
 from __future__ import annotations
 
-from echofn.annotations import cron, every, queue
+from echofn.annotations import cron, every, queue, webhook
 from echofn.verdicts import Cancel, Fail, Retry, Snooze
+from echofn.verifiers import basic, bearer, hmac
 
 TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
 if TYPE_CHECKING:
     from echofn.context import Context
+    from echofn.request import Request
 
-__all__ = ["Cancel", "Context", "Fail", "Retry", "Snooze", "cron", "every", "queue"]
+__all__ = ["Cancel", "Context", "Fail", "Request", "Retry", "Snooze"]
+__all__ += ["basic", "bearer", "cron", "every", "hmac", "queue", "webhook"]
 
-_LATER = {"webhook", "lifespan", "Request", "hmac", "bearer", "basic"}
+_LATER = {"lifespan"}
 
 
 def __getattr__(name: str) -> object:
@@ -26,6 +29,11 @@ def __getattr__(name: str) -> object:
 
         globals()["Context"] = Context
         return Context
+    if name == "Request":
+        from echofn.request import Request
+
+        globals()["Request"] = Request
+        return Request
     if name in _LATER:
         raise ImportError(f"echofn.{name} is not in this version of echofn", name="echofn")
     raise AttributeError(f"module 'echofn' has no attribute {name!r}")

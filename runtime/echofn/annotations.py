@@ -1,4 +1,4 @@
-"""Annotations: `queue`, `cron` and `every` record what a handler's author wrote, and judge nothing.
+"""Annotations: `queue`, `cron`, `every` and `webhook` record what a handler's author wrote, and judge nothing.
 
 An annotation hands the function back unchanged and leaves a `Mark` on it (kind, file, line, options). Discovery reads
 the marks after the import and does all the refusing, so that a mistake is reported with its place and hurts no other
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+    from echofn.verifiers import Hmac
+
     P = ParamSpec("P")
     R = TypeVar("R")
     Duration = str | int | float | timedelta
     Missed = Literal["skip", "last", "all"]
+    Verify = Literal["github", "stripe", "slack", "standard-webhooks", "bearer", "basic"] | Hmac | None
 
 ATTRIBUTE = "__echofn__"
 
@@ -30,7 +33,7 @@ class Mark:
     __slots__ = ("arguments", "file", "kind", "line", "options", "scope", "target")
 
     def __init__(self, kind: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        frame = sys._getframe(2)  # the line of the annotation: whoever called queue(), cron() or every()
+        frame = sys._getframe(2)  # the line of the annotation: whoever called queue(), cron(), …
         self.kind = kind
         self.arguments = arguments
         self.options = options
@@ -63,7 +66,7 @@ def marks_of(target: object) -> tuple[Mark, ...]:
 
 
 def name_of(target: Callable[..., Any], package: str) -> str:
-    """The function's name in echod: `module.function`, `handler` takes its module's name, `@queue(name=…)` overrides.
+    """The function's name in echod: `module.function`; `handler` takes its module's name; `name=` overrides.
 
     Raises LookupError when `target` carries no annotation.
     """
@@ -71,7 +74,7 @@ def name_of(target: Callable[..., Any], package: str) -> str:
     if not marks:
         raise LookupError(f"expected an annotated function, got {target!r:.200}")
     for mark in marks:
-        if mark.kind == "queue" and isinstance(given := mark.options.get("name"), str):
+        if mark.kind in ("queue", "webhook") and isinstance(given := mark.options.get("name"), str):
             return given
     module = str(marks[0].scope.get("__name__", "")).removeprefix(package + ".")
     attribute = attribute_of(target, marks[0].scope)
@@ -142,6 +145,30 @@ if TYPE_CHECKING:
         """A job every period, counted from the epoch or from `anchor`."""
         ...
 
+    def webhook(
+        path: str,
+        /,
+        *,
+        verify: Verify,
+        secret: str | Sequence[str] = ...,
+        secrets: Sequence[str] = (),
+        lane: str | None = None,
+        unique: str | bool | None = None,
+        until: Literal["done", "started"] | Duration = "24h",
+        name: str = ...,
+        retries: int = 3,
+        backoff: Literal["exponential", "constant"] | dict[str, Any] | Sequence[Duration] = "exponential",
+        timeout: Duration = "60s",
+        workers: tuple[int, int] = ...,
+        priority: int = 0,
+        max_pending: int | None = None,
+        memory: str | int = "512MB",
+        recycle_jobs: int = 500,
+        keep: Duration = "7d",
+    ) -> Annotation:
+        """A job for every verified request to `path`."""
+        ...
+
 else:
 
     def _is_bare(arguments, options):
@@ -167,3 +194,9 @@ else:
         if _is_bare(arguments, options):
             return Mark("every", (), {}).on(arguments[0])
         return Mark("every", arguments, options).on
+
+    def webhook(*arguments, **options):
+        """A job for every verified request to a path: `@webhook("/hooks/github", verify="github", secret="NAME")`."""
+        if _is_bare(arguments, options):
+            return Mark("webhook", (), {}).on(arguments[0])
+        return Mark("webhook", arguments, options).on

@@ -48,10 +48,11 @@ def decode(data: bytes) -> Any:
     return _decoder.decode(data)
 
 
-def convert(value: Any, wanted: Any) -> Any:
-    """Builtins as the type a handler asks for. Raises Unfit with the path of what does not fit."""
+def convert(value: Any, wanted: Any, *, strict: bool = True) -> Any:
+    """Builtins as the type a handler asks for; not `strict`: numbers may be text. Raises Unfit with the path of what
+    does not fit."""
     try:
-        return msgspec.convert(value, wanted, str_keys=True)
+        return msgspec.convert(value, wanted, str_keys=True, strict=strict)
     except (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unfit(_reason(error)) from None
 

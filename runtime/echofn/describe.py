@@ -13,13 +13,23 @@ from typing import Any, assert_never
 
 import msgspec
 
-from echofn import codec
+from echofn import codec, delivery
 from echofn.annotations import Mark, attribute_of, marks_of, name_of, recorded
-from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Policy, QueueTrigger, Trigger
+from echofn.manifest import (
+    CronTrigger,
+    EveryTrigger,
+    Function,
+    LoadError,
+    Policy,
+    QueueTrigger,
+    Trigger,
+    WebhookTrigger,
+)
 from echofn.options import Reading, read_cron, read_every, read_policy, read_secrets
 from echofn.package import Folder
 from echofn.signature import Refused, Shape, shape_of
 from echofn.values import function_name
+from echofn.webhooks import POLICY, policy_refusals, read_webhook
 
 
 def describe(
@@ -80,7 +90,7 @@ def _judge(
         function_name(name)
     except ValueError as error:
         refuse(first, f"name: {error}")
-    payload_schema = _schema(shape.payload_type, "payload", lambda text: refuse(first, text)) if shape else None
+    payload_schema = _payload_schema(shape, triggers, lambda text: refuse(first, text)) if shape else None
     if errors or shape is None:
         return errors
     return Function(
@@ -108,16 +118,25 @@ def _options(
     secrets: tuple[str, ...] = ()
     triggers: list[Trigger] = []
     names: set[str] = set()
+    refused = policy_refusals(marks)
     for mark in reversed(marks):  # outermost first: as they read on the page
         reading = Reading(mark)
         trigger: Trigger
         match mark.kind:
             case "queue":
-                policy, secrets, trigger = read_policy(reading), read_secrets(reading, declared), QueueTrigger()
+                policy, trigger = read_policy(reading), QueueTrigger()
+                secrets += read_secrets(reading, declared)
             case "cron":
                 trigger = read_cron(reading)
             case "every":
                 trigger = read_every(reading)
+            case "webhook":
+                trigger, names_of = read_webhook(reading, declared)
+                secrets += names_of
+                if id(mark) in refused:
+                    reading.refuse(refused[id(mark)])
+                elif POLICY & mark.options.keys():
+                    policy = read_policy(reading)
             case _:
                 raise AssertionError(mark.kind)
         if not reading.refusals and (why := _clash(trigger, triggers, names) or _misfit(trigger, shape, mark)):
@@ -125,12 +144,14 @@ def _options(
         triggers.append(trigger)
         for text in reading.refusals:
             refuse(mark.line, text)
-    return policy, triggers, secrets
+    return policy, triggers, tuple(dict.fromkeys(secrets))
 
 
 def _clash(trigger: Trigger, others: list[Trigger], names: set[str]) -> str | None:
     if isinstance(trigger, QueueTrigger):
         return "expected one @queue on a function, got two" if trigger in others else None
+    if isinstance(trigger, WebhookTrigger):
+        return None  # two on one path: the control plane sees all of them
     if trigger.name in names:
         return f"two recurrences of this function are called {trigger.name!r}; give one another name="
     names.add(trigger.name)
@@ -140,7 +161,7 @@ def _clash(trigger: Trigger, others: list[Trigger], names: set[str]) -> str | No
 def _misfit(trigger: Trigger, shape: Shape | None, mark: Mark) -> str | None:
     """Whether the payload that a recurrence's jobs would carry fits the handler."""
     match trigger:
-        case QueueTrigger():
+        case QueueTrigger() | WebhookTrigger():
             return None
         case CronTrigger() | EveryTrigger():
             if shape is None:
@@ -156,6 +177,14 @@ def _misfit(trigger: Trigger, shape: Shape | None, mark: Mark) -> str | None:
                 return f"expected payload=…, as the function takes {wanted:.100} and gets None without it"
         case _:
             assert_never(trigger)
+    return None
+
+
+def _payload_schema(shape: Shape, triggers: list[Trigger], refuse: Callable[[str], None]) -> dict[str, Any] | None:
+    if not delivery.names_request(shape.payload_type):
+        return _schema(shape.payload_type, "payload", refuse)
+    if not any(isinstance(trigger, WebhookTrigger) for trigger in triggers):
+        refuse("expected another type for the payload than Request: only a @webhook gets one")
     return None
 
 

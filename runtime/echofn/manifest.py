@@ -80,7 +80,32 @@ class EveryTrigger(msgspec.Struct, frozen=True, tag="every", omit_defaults=True)
     line: int = 0
 
 
-Trigger = QueueTrigger | CronTrigger | EveryTrigger
+class Hmac(msgspec.Struct, frozen=True, tag="hmac"):
+    """A signature by HMAC over the raw body; the header's name in lower case."""
+
+    header: str
+    algorithm: Literal["sha1", "sha256", "sha384", "sha512"] = "sha256"
+    encoding: Literal["hex", "base64"] = "hex"
+    prefix: str = ""
+
+
+Scheme = Literal["github", "stripe", "slack", "standard-webhooks", "bearer", "basic"]
+Verify = Scheme | Hmac | None  # None: whoever reaches the path is believed
+
+
+class WebhookTrigger(msgspec.Struct, frozen=True, tag="webhook"):
+    """`@webhook(path, verify=…)`. Of secrets the manifest has the names; lane and unique are paths into the request."""
+
+    path: str  # "/hooks/{tenant}/github"
+    verify: Verify
+    secrets: tuple[str, ...] = ()  # names of variables; each of them may have signed
+    lane: str | None = None
+    unique: str | bool | None = None  # None: the sender's own delivery id
+    until: Literal["done", "started"] | int = 86_400_000
+    line: int = 0
+
+
+Trigger = QueueTrigger | CronTrigger | EveryTrigger | WebhookTrigger
 Recurring = CronTrigger | EveryTrigger
 
 

@@ -20,7 +20,8 @@ QUEUE = frozenset(
 )
 CRON = frozenset({"tz", "name", "missed", "cap", "payload"})
 EVERY = frozenset({"anchor", "name", "missed", "cap", "payload"})
-KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY}
+WEBHOOK = QUEUE | {"verify", "secret"}
+KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY, "webhook": WEBHOOK}
 _LATER_FOR_ALL = frozenset({"env", "enabled"})
 LATER = {
     "queue": _LATER_FOR_ALL
@@ -39,6 +40,7 @@ LATER = {
     "cron": _LATER_FOR_ALL | {"overlap", "jitter"},
     "every": _LATER_FOR_ALL | {"overlap", "jitter"},
 }
+LATER["webhook"] = LATER["queue"] - {"payload"}
 
 
 class Reading:
@@ -68,23 +70,24 @@ class Reading:
 
 
 def read_policy(reading: Reading) -> Policy:
-    """The policy of a `@queue` mark."""
+    """The policy of a `@queue` mark. That of a `@webhook` has no paths into a payload: its trigger has them."""
     base = Policy()
-    if reading.mark.arguments:
+    is_queue = reading.mark.kind == "queue"
+    if reading.mark.arguments and is_queue:
         reading.refuse('expected keywords, as in @queue(lane="tenant"), got a positional argument')
     least, most = reading.take("workers", (base.workers_min, base.workers_max), values.workers)
     return Policy(
         retries=reading.take("retries", base.retries, values.whole(0, 10_000)),
         backoff=reading.take("backoff", base.backoff, values.backoff),
         timeout_ms=reading.take("timeout", base.timeout_ms, values.some_time),
-        lane=reading.take("lane", base.lane, values.optional(values.path)),
+        lane=reading.take("lane", base.lane, values.optional(values.path)) if is_queue else None,
         workers_min=least,
         workers_max=most,
         recycle_jobs=reading.take("recycle_jobs", base.recycle_jobs, values.whole(1, 1_000_000_000)),
         memory_bytes=reading.take("memory", base.memory_bytes, values.memory),
         keep_ms=reading.take("keep", base.keep_ms, values.some_time),
-        unique=reading.take("unique", base.unique, values.unique),
-        until=reading.take("until", base.until, values.until),
+        unique=reading.take("unique", base.unique, values.unique) if is_queue else None,
+        until=reading.take("until", base.until, values.until) if is_queue else base.until,
         max_pending=reading.take("max_pending", base.max_pending, values.optional(values.whole(1, 1_000_000_000))),
         priority=reading.take("priority", base.priority, values.whole(-1_000_000, 1_000_000)),
     )
@@ -92,7 +95,7 @@ def read_policy(reading: Reading) -> Policy:
 
 def read_cron(reading: Reading) -> CronTrigger:
     """A cron trigger, called after its rule as written without `name=`. The control plane judges the rule itself."""
-    rule = reading.value("rule", _only(reading, 'a rule, as in @cron("0 6 * * mon")'), "", values.rule)
+    rule = reading.value("rule", only(reading, 'a rule, as in @cron("0 6 * * mon")', ""), "", values.rule)
     tz = reading.take("tz", "UTC", values.text("a zone's name"))
     return CronTrigger(
         name=reading.take("name", f"{rule} {tz}", values.recurrence_name),
@@ -108,7 +111,7 @@ def read_cron(reading: Reading) -> CronTrigger:
 def read_every(reading: Reading) -> EveryTrigger:
     """An every trigger. Without `name=` it is called after its period and anchor."""
     least = values.MIN_PERIOD_MS
-    period_ms = reading.value("period", _only(reading, 'a period, as in @every("20s")'), least, values.period)
+    period_ms = reading.value("period", only(reading, 'a period, as in @every("20s")', "1s"), least, values.period)
     anchor_ms = reading.take("anchor", 0, values.anchor) % period_ms  # the same dues, whatever multiple was written
     own = f"every {period_ms}ms" + (f" from {anchor_ms}ms" if anchor_ms else "")
     return EveryTrigger(
@@ -122,15 +125,15 @@ def read_every(reading: Reading) -> EveryTrigger:
     )
 
 
-def read_secrets(reading: Reading, declared: Set[str]) -> tuple[str, ...]:
-    """The secrets of a `@queue` mark; `declared` are those that the source names literally."""
+def read_secrets(reading: Reading, declared: Set[str], option: str = "secrets") -> tuple[str, ...]:
+    """The secrets that an option names; `declared` are those that the source names literally."""
     nothing: tuple[str, ...] = ()
-    names = reading.take("secrets", nothing, values.variable_names)
+    names = reading.take(option, nothing, values.variable_names if option == "secrets" else values.some_variable_names)
     for name in names:
         if name not in declared:
-            written = f'secrets=["{name}"]'
+            written = f'{option}=["{name}"]'
             reading.refuse(
-                f"secrets=: expected names written out, as in {written}: they are read before the module runs"
+                f"{option}=: expected names written out, as in {written}: they are read before the module runs"
             )
     return names
 
@@ -145,9 +148,9 @@ def _unknown(kind: str, name: str) -> str:
     return f"unknown option {name!r:.100} of @{kind}; {hint}"
 
 
-def _only(reading: Reading, wanted: str) -> Any:
-    """The one positional argument. Where there is none, None follows, and its own refusal would only repeat ours."""
+def only(reading: Reading, wanted: str, without: str) -> Any:
+    """The one positional argument. Where there is none `without` stands in: a second refusal would only repeat ours."""
     if len(reading.mark.arguments) != 1:
         reading.refuse(f"expected {wanted}, got {len(reading.mark.arguments)} positional arguments")
-        return "1s" if reading.mark.kind == "every" else ""
+        return without
     return reading.mark.arguments[0]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from echofn import capture, codec
+from echofn import capture, codec, delivery
 from echofn.children import Children
 from echofn.context import Context
 from echofn.faults import MAX_MESSAGE, fault_of, message_of, safe, traceback_of, type_of
@@ -82,7 +82,9 @@ class Run:
         if shape.takes_payload:
             try:
                 payload = codec.decode(self.job.payload)
-                if shape.payload_type is not Any:
+                if self.session.hears_webhooks and delivery.is_request(payload):
+                    payload = within.run(delivery.delivered, payload, shape.payload_type)
+                elif shape.payload_type is not Any:
                     payload = within.run(codec.convert, payload, shape.payload_type)
             except (codec.Unfit, msgspec.DecodeError) as error:
                 text = f"payload does not fit {self.session.function.name}: {message_of(error)}"

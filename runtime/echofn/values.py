@@ -149,6 +149,14 @@ def variable_names(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
 
 
+def some_variable_names(value: Any) -> tuple[str, ...]:
+    """One name of an environment variable, or several."""
+    names = variable_names([value] if isinstance(value, str) else value)
+    if not names:
+        raise ValueError(f"expected the name of a variable, got {value!r:.100}")
+    return names
+
+
 def payload(value: Any) -> bytes:
     """msgpack of what a recurrence's jobs carry."""
     return codec.encode(value, MAX_PAYLOAD_BYTES, "payload")

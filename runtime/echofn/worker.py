@@ -36,7 +36,7 @@ from echofn.frames import (
     decode_to_worker,
     framed,
 )
-from echofn.manifest import Function
+from echofn.manifest import Function, WebhookTrigger
 from echofn.package import Folder
 from echofn.run import Loop, Run
 from echofn.signature import Shape, shape_of
@@ -105,6 +105,7 @@ class Session:
 
     def __init__(self, spawn: Spawn, channel: Channel) -> None:
         self.function: Function = spawn.function
+        self.hears_webhooks = any(isinstance(trigger, WebhookTrigger) for trigger in spawn.function.triggers)
         self.version = spawn.version
         self.env = spawn.env
         self.folder = Folder(spawn.root, spawn.package)

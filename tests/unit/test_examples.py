@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from echofn import Fail, Retry
+from echofn import Fail, Request, Retry
 
 FOLDER = Path(__file__).resolve().parents[2] / "functions"
 
@@ -31,7 +31,7 @@ class Context:
     def info(self, text: str, *args: object) -> None:
         assert text % args
 
-    def enqueue(self, function: Any, payload: object) -> str:
+    def enqueue(self, function: Any, payload: object, unique: str | None = None) -> str:
         self.enqueued.append((function.__name__, payload))
         return "JOB00000000000"
 
@@ -97,3 +97,15 @@ def test_the_picture_is_a_png_of_the_size_asked_for() -> None:
 
 def test_the_clock_tells_how_late_it_was(ctx: Context) -> None:
     assert module("clock").heartbeat(None, ctx)["late_ms"] >= 0
+
+
+def test_a_push_becomes_a_review_of_each_commit(ctx: Context) -> None:
+    github = module("github")
+    body = (FOLDER.parent / "tests/data/github-push.json").read_bytes()
+    assert github.on_push(Request(headers={"X-GitHub-Event": "push"}, body=body), ctx) == 3
+    assert [(name, review.author) for name, review in ctx.enqueued] == [
+        *(("review", "mara-quill"), ("review", "bo-ferro"), ("review", "mara-quill"))
+    ]
+    said = [github.review(review) for _, review in ctx.enqueued]
+    assert said[0] == "example-org/tide-tables@1f7e5d2 by mara-quill: Correct the spring tide of March (1 files)"
+    assert github.on_push(Request(headers={"X-GitHub-Event": "ping"}, body=b"{}"), ctx) == 0

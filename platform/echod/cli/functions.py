@@ -45,6 +45,8 @@ def _print(found: Json, *, served: bool) -> None:
 
 
 def _trigger(trigger: Json) -> str:
+    if "path" in trigger:
+        return f"webhook {trigger['path']}"
     if "rule" not in trigger:
         return str(trigger["kind"])
     zone = trigger.get("tz", "UTC")

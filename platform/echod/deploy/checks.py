@@ -5,15 +5,26 @@ Pure. A function that fails here is left out with an error at its own file and l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import assert_never
 
 import msgspec
 
 from echod.errors import Refused
+from echod.policy import addresses
 from echod.policy.paths import steps
 from echod.policy.recurring import identified, text_of
-from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Manifest, QueueTrigger, Recurring, Trigger
+from echofn.manifest import (
+    CronTrigger,
+    EveryTrigger,
+    Function,
+    LoadError,
+    Manifest,
+    QueueTrigger,
+    Recurring,
+    Trigger,
+    WebhookTrigger,
+)
 
 
 def checked(manifest: Manifest, before: Manifest | None = None) -> Manifest:
@@ -28,15 +39,17 @@ def checked(manifest: Manifest, before: Manifest | None = None) -> Manifest:
         return holders.get(function.name) != function.file, function.file, function.line
 
     errors = list(manifest.errors)
+    taken: dict[tuple[str | None, ...], tuple[Function, WebhookTrigger]] = {}
     for function in sorted(manifest.functions, key=rank):
         if (first := kept.get(function.name)) is not None:
             said = f"function {function.name!r}: expected a name of its own, got that of {first.file}:{first.line}"
             errors.append(_error(function, function.line, f"{said}; give one of them name="))
             continue
         triggers, faults = _triggers(function)
-        if faults := faults + _paths(function):
+        if faults := faults + _paths(function) + _addresses(function, taken):
             errors += faults
         else:
+            taken |= {addresses.shape(hook.path): (function, hook) for hook in _webhooks(function)}
             kept[function.name] = msgspec.structs.replace(function, triggers=triggers)
     return Manifest(manifest.package, tuple(kept[name] for name in sorted(kept)), ordered(errors))
 
@@ -52,7 +65,7 @@ def _triggers(function: Function) -> tuple[tuple[Trigger, ...], list[LoadError]]
     faults: list[LoadError] = []
     names: dict[str, Recurring] = {}
     for trigger in function.triggers:
-        if isinstance(trigger, QueueTrigger):
+        if isinstance(trigger, QueueTrigger | WebhookTrigger):
             good.append(trigger)
             continue
         try:
@@ -83,15 +96,39 @@ def _unnamed(trigger: Recurring) -> Recurring:
 
 
 def _paths(function: Function) -> list[LoadError]:
-    """What is wrong with the paths into the payload."""
+    """What is wrong with the paths into the payload, or into a webhook's request."""
     faults: list[LoadError] = []
-    for name, path in (("lane", function.policy.lane), ("unique", function.policy.unique)):
+    places = [(function.line, "lane", function.policy.lane), (function.line, "unique", function.policy.unique)]
+    for hook in _webhooks(function):
+        places += [(hook.line, "lane", hook.lane), (hook.line, "unique", hook.unique)]
+    for line, name, path in places:
         if isinstance(path, str):
             try:
                 steps(path)
             except Refused as error:
-                faults.append(_error(function, function.line, f"{name}: {error}"))
+                faults.append(_error(function, line, f"{name}: {error}"))
     return faults
+
+
+def _addresses(
+    function: Function, taken: Mapping[tuple[str | None, ...], tuple[Function, WebhookTrigger]]
+) -> list[LoadError]:
+    """What is wrong with where its webhooks are: at an address of echod's own, or of another webhook."""
+    faults: list[LoadError] = []
+    seen = dict(taken)
+    for hook in _webhooks(function):
+        if addresses.is_own(hook.path):
+            said = f"{hook.path}: expected a path apart from echod's own, such as /hooks{hook.path}"
+            faults.append(_error(function, hook.line, said))
+        other, before = seen.setdefault(addresses.shape(hook.path), (function, hook))
+        if before is not hook:
+            said = f"{hook.path}: expected a path of its own, got that of {other.name} ({other.file}:{before.line})"
+            faults.append(_error(function, hook.line, f"{said}; give one of them another"))
+    return faults
+
+
+def _webhooks(function: Function) -> list[WebhookTrigger]:
+    return [trigger for trigger in function.triggers if isinstance(trigger, WebhookTrigger)]
 
 
 def _error(function: Function, line: int, message: str) -> LoadError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from echod import log
 from echod.bus import Bus
 from echod.config import Config
 from echod.errors import EchodError
-from echod.gateway import deploying, functions, invoke, jobs, login, pages, problems, schedules, system
+from echod.gateway import deploying, functions, invoke, jobs, login, pages, problems, schedules, system, webhooks
 from echod.gateway.desk import Deploy, Desk, shown, wants_page
 from echod.gateway.guard import SECURITY_HEADERS, Guard, Right, demand
 from echod.gateway.live import Live
@@ -83,15 +84,17 @@ def create_app(
     status: Callable[[], Mapping[str, object]],
     level: str,
     deploy: Deploy | str = "this node takes no deploys",
+    environ: Mapping[str, str] = os.environ,
 ) -> Starlette:
     """The gateway as an ASGI application.
 
     `status` is asked when a page or /readyz is: "mode" ("dev", "start", …), "degraded" (sentences) and "workers" (by
     function: count, busy, rss_bytes, cpu_s, cold_starts) are shown where given. `level` is the sandbox's. `deploy` gets
-    the body of POST /deploy and answers what to send; a text is the sentence to refuse with.
+    the body of POST /deploy and answers what to send; a text is the sentence to refuse with. `environ` has the secrets
+    of webhooks.
     """
     live = Live(Watch(bus, registry).picture)
-    desk = Desk(bus, registry, config, status, level, deploy, Waiting(bus), live)
+    desk = Desk(bus, registry, config, status, level, deploy, Waiting(bus), live, environ)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
@@ -140,10 +143,16 @@ class _Place:
 
 
 class _Nowhere:
-    """Every other path: unknown to those who may read, closed to those who may not."""
+    """Every other path: a webhook's, else unknown to those who may read and closed to those who may not."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        if (found := webhooks.found_at(self._desk, request)) is not None:
+            await (await webhooks.take(self._desk, request, found))(scope, receive, send)
+            return
         demand(request, "read")
         raise Problem("not-found", f"nothing is at {request.url.path[:100]!r}; GET /functions lists what there is")
 
@@ -187,7 +196,7 @@ def _routes(desk: Desk) -> list[BaseRoute]:
     for entry in TABLE:
         paths.setdefault(entry.path, {})[entry.method] = entry
     places: list[BaseRoute] = [Route(path, _Place(desk, entries)) for path, entries in paths.items()]
-    return [*places, Mount("/static", _Static(directory=pages.STATIC)), Mount("/", _Nowhere())]
+    return [*places, Mount("/static", _Static(directory=pages.STATIC)), Mount("/", _Nowhere(desk))]
 
 
 def _fault(desk: Desk, request: Request, error: Exception) -> Response:

@@ -6,6 +6,7 @@ They start at zero with the gateway's first scrape, as Prometheus expects of a p
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -22,6 +23,8 @@ class Counts:
     """What was counted since the gateway was first asked, per queue."""
 
     def __init__(self) -> None:
+        self.deliveries: Counter[tuple[str, str]] = Counter()  # requests to webhooks, by function and outcome
+        self.unfit: Counter[tuple[str, str]] = Counter()  # lanes and keys of webhooks that were objects, by option
         self._sums: dict[str, _Sum] = {}
 
     async def read(self, bus: Bus, queue: str) -> Metrics:

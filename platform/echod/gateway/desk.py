@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -39,6 +40,7 @@ class Desk:
     deploy: Deploy | str  # a text: why this node takes none
     waiting: Waiting
     live: Live
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)  # where the secrets of webhooks are
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     counts: Counts = field(default_factory=Counts)
     schemas: Schemas = field(default_factory=Schemas)

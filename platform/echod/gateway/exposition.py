@@ -64,6 +64,7 @@ async def text_of(bus: Bus, registry: Registry, counts: Counts) -> bytes:
             *_states(stats, names, now_ms),
             *_counted(totals),
             *_measured(dict(zip(names, metrics, strict=True))),
+            *_webhooks(counts),
         ]
     )
 
@@ -113,6 +114,17 @@ def _measured(metrics: Mapping[str, Metrics]) -> Iterable[Metric]:
         for name, measured in metrics.items():
             cumulative, total_s = histogram(getattr(measured, field))
             family.add_metric([name], cumulative, total_s)
+        yield family
+
+
+def _webhooks(counts: Counts) -> Iterable[Metric]:
+    for title, said, label, counted in (
+        ("echod_webhook_requests", "Requests to webhooks, by what became of them.", "outcome", counts.deliveries),
+        ("echod_webhook_values_unfit", "Lanes and keys of webhooks that were objects.", "option", counts.unfit),
+    ):
+        family = CounterMetricFamily(title, said, labels=["function", label])
+        for labels, count in counted.items():
+            family.add_metric(labels, count)
         yield family
 
 

@@ -26,7 +26,7 @@ from echod.gateway.wishes import IDEMPOTENCY_MS, Wishes, wishes_of
 from echod.model.ids import VersionId
 from echod.model.job import NO_LANE, Conflict, Full, Job, Mint, Minted, Stale, Taken, Unique
 from echod.policy import places
-from echofn.manifest import Function, Manifest
+from echofn.manifest import Function, Manifest, WebhookTrigger
 
 _MINT_TRIES = 3
 _MANIFEST_S = 0.8
@@ -37,6 +37,7 @@ async def invoke(desk: Desk, request: Request) -> Response:
     now_ms = desk.bus.clock.now_ms()
     pinned = request.headers.get("echo-version")
     version, function = await _function(desk, request.path_params["name"], pinned)
+    _check_callable(function)
     wishes = wishes_of(request.headers, now_ms)
     body = await request.body()
     payload = payload_of(body, request.headers)
@@ -55,8 +56,8 @@ async def invoke(desk: Desk, request: Request) -> Response:
     is_later = bool(wishes.in_ms) or (wishes.at_ms is not None and wishes.at_ms > now_ms)
     if wishes.wait_s:
         return await _waited(desk, request, function.name, mint, is_later, wishes.wait_s)
-    minted = await _minted(desk, function.name, mint)
-    return await _accepted(desk, function.name, minted, is_later)
+    minted = await mint_or_refuse(desk, function.name, mint)
+    return await accepted(desk, function.name, minted, is_later)
 
 
 async def _function(desk: Desk, name: str, pinned: str | None) -> tuple[str, Function]:
@@ -73,6 +74,14 @@ async def _function(desk: Desk, name: str, pinned: str | None) -> tuple[str, Fun
         if function.name == name:
             return pinned, function
     raise unknown_function(name, [function.name for function in manifest.functions])
+
+
+def _check_callable(function: Function) -> None:
+    """A function that only verified requests may start cannot be started around them."""
+    addresses = [trigger.path for trigger in function.triggers if isinstance(trigger, WebhookTrigger)]
+    if addresses and len(addresses) == len(function.triggers):
+        said = f"{function.name} is started by its webhook alone, at {', '.join(addresses)}; add @queue to call it here"
+        raise Problem("not-callable", said, headers={"Allow": "GET, HEAD, OPTIONS"})
 
 
 async def _manifest(desk: Desk, version: VersionId) -> Manifest | None:
@@ -115,7 +124,7 @@ def _told_as(what: str, path: str | bool | None) -> Generator[None]:
         raise Problem("invalid-payload", f"{what} {error}", faults=[fault]) from None
 
 
-async def _minted(desk: Desk, queue: str, mint: Mint) -> Minted:
+async def mint_or_refuse(desk: Desk, queue: str, mint: Mint) -> Minted:
     """Mint, under a fresh id where the first was taken. Raises the problem that the answer is."""
     for _ in range(_MINT_TRIES):
         [said] = await desk.bus.mint(queue, [mint], outside=True)
@@ -137,7 +146,7 @@ async def _minted(desk: Desk, queue: str, mint: Mint) -> Minted:
 async def _waited(desk: Desk, request: Request, queue: str, mint: Mint, is_later: bool, wait_s: int) -> Response:
     applied = {"Preference-Applied": f"wait={wait_s}"}
     with desk.waiting.expected(mint.id) as event:
-        minted = await _minted(desk, queue, mint)
+        minted = await mint_or_refuse(desk, queue, mint)
         told = minted.id == mint.id
         ended = asyncio.ensure_future(desk.waiting.ended(minted.id, queue, event, wait_s, told=told))
         gone = asyncio.ensure_future(_disconnected(request))
@@ -150,7 +159,7 @@ async def _waited(desk: Desk, request: Request, queue: str, mint: Mint, is_later
             gone.cancel()
             ended.cancel()
     if job is None:
-        return await _accepted(desk, queue, minted, is_later, applied)
+        return await accepted(desk, queue, minted, is_later, applied)
     return _result(job, applied)
 
 
@@ -160,7 +169,7 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _accepted(
+async def accepted(
     desk: Desk, queue: str, minted: Minted, is_later: bool, headers: Mapping[str, str] | None = None
 ) -> Response:
     """202: the job is there. One that was there before may have come any way since."""

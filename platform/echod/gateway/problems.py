@@ -24,6 +24,7 @@ KINDS: Mapping[str, tuple[HTTPStatus, str]] = {
     "bad-header": (HTTPStatus.BAD_REQUEST, "A header cannot be read"),
     "invalid-body": (HTTPStatus.BAD_REQUEST, "The body cannot be read"),
     "unauthenticated": (HTTPStatus.UNAUTHORIZED, "A token is needed"),
+    "unverified": (HTTPStatus.UNAUTHORIZED, "The request is not verified"),
     "foreign-host": (HTTPStatus.FORBIDDEN, "The Host is not this server's"),
     "foreign-origin": (HTTPStatus.FORBIDDEN, "The Origin is not this server's"),
     "out-of-scope": (HTTPStatus.FORBIDDEN, "The token does not reach that far"),
@@ -32,6 +33,7 @@ KINDS: Mapping[str, tuple[HTTPStatus, str]] = {
     "unknown-job": (HTTPStatus.NOT_FOUND, "No such job"),
     "unknown-schedule": (HTTPStatus.NOT_FOUND, "No such schedule"),
     "wrong-method": (HTTPStatus.METHOD_NOT_ALLOWED, "Wrong method"),
+    "not-callable": (HTTPStatus.METHOD_NOT_ALLOWED, "Started by its webhook alone"),
     "key-conflict": (HTTPStatus.CONFLICT, "The key is taken by another body"),
     "wrong-state": (HTTPStatus.CONFLICT, "The job's state does not allow it"),
     "no-deploys": (HTTPStatus.CONFLICT, "This node takes no deploys"),
@@ -46,6 +48,7 @@ KINDS: Mapping[str, tuple[HTTPStatus, str]] = {
     "internal": (HTTPStatus.INTERNAL_SERVER_ERROR, "A fault of echod's own"),
     "not-implemented": (HTTPStatus.NOT_IMPLEMENTED, "Not in this version"),
     "no-version": (HTTPStatus.SERVICE_UNAVAILABLE, "No version is deployed"),
+    "webhook-disabled": (HTTPStatus.SERVICE_UNAVAILABLE, "The webhook's secret is not set"),
     "bus-away": (HTTPStatus.SERVICE_UNAVAILABLE, "The bus is away"),
     "bus-read-only": (HTTPStatus.SERVICE_UNAVAILABLE, "The bus takes no writes"),
     "bus-full": (HTTPStatus.SERVICE_UNAVAILABLE, "The bus is out of memory"),
@@ -55,7 +58,15 @@ KINDS: Mapping[str, tuple[HTTPStatus, str]] = {
 }
 
 # Seconds after which asking again makes sense. A bus that is unfit does not mend by waiting: it has none.
-_RETRY_AFTER = {"full": 1, "no-version": 2, "bus-away": 1, "bus-read-only": 1, "bus-full": 5, "lease-gone": 1}
+_RETRY_AFTER = {
+    "full": 1,
+    "no-version": 2,
+    "bus-away": 1,
+    "bus-read-only": 1,
+    "bus-full": 5,
+    "lease-gone": 1,
+    "webhook-disabled": 60,
+}
 _OF_CODES = {404: "not-found", 405: "wrong-method", 413: "too-large", 415: "unsupported-media-type"}
 
 

@@ -18,7 +18,16 @@ from echod.bus.answers import LogLine, NodeRow, QueueStats, RecurrenceRow
 from echod.gateway.nesting import is_deeper
 from echod.model.job import Error, History, Job
 from echod.policy.recurring import text_of, zone_of
-from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Policy, QueueTrigger, Trigger
+from echofn.manifest import (
+    CronTrigger,
+    EveryTrigger,
+    Function,
+    LoadError,
+    Policy,
+    QueueTrigger,
+    Trigger,
+    WebhookTrigger,
+)
 
 _DEEPEST = 200  # containers within containers; a handler's result may be deeper, a page need not show it
 NODE_LEASE_MS = 60_000  # a node renews its number to this far ahead with each beat
@@ -198,6 +207,16 @@ def trigger_view(function: str, trigger: Trigger) -> View:
     """What starts a function."""
     if isinstance(trigger, QueueTrigger):
         return {"kind": "queue"}
+    if isinstance(trigger, WebhookTrigger):
+        how = trigger.verify
+        return {
+            "kind": "webhook",
+            "path": trigger.path,
+            "verify": how if how is None or isinstance(how, str) else msgspec.to_builtins(how),
+            "secrets": list(trigger.secrets),
+            "lane": trigger.lane,
+            "unique": trigger.unique,
+        }
     period = {"period_ms": trigger.period_ms} if isinstance(trigger, EveryTrigger) else {}
     return {
         "kind": "cron" if isinstance(trigger, CronTrigger) else "every",

@@ -94,6 +94,8 @@ class Roles:
             terminal.say("no version deployed; run `echod deploy FOLDER`")
             return
         terminal.functions(active.manifest.functions, parts.bus.clock.now_ms(), self.url)
+        if self.url:
+            terminal.unset(active.manifest.functions, os.environ)
         terminal.errors(active.errors)
 
     def watch(self, live: Live, down: AsyncExitStack) -> None:

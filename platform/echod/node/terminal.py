@@ -15,7 +15,7 @@ from echod.deploy.live import Saved
 from echod.deploy.publish import place_of
 from echod.errors import Refused
 from echod.policy.recurring import rule_of, text_of, zone_of
-from echofn.manifest import Function, LoadError, QueueTrigger, Recurring, Trigger
+from echofn.manifest import Function, Hmac, LoadError, QueueTrigger, Recurring, Trigger, WebhookTrigger
 
 _COLOURED = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
@@ -53,6 +53,15 @@ def functions(found: Iterable[Function], now_ms: int, url: str | None) -> None:
         say("  no functions: put @queue, @cron or @every on one")
 
 
+def unset(found: Iterable[Function], environ: Mapping[str, str]) -> None:
+    """Webhooks that cannot verify anything here, and what to set."""
+    for function in found:
+        for trigger in function.triggers:
+            if isinstance(trigger, WebhookTrigger) and trigger.secrets and not any(map(environ.get, trigger.secrets)):
+                names = " or ".join(trigger.secrets)
+                say(f"  {_dim('note')}   {trigger.path} answers 503 until {names} is set, in .env for one")
+
+
 def errors(found: Iterable[LoadError]) -> None:
     """What could not be loaded, as "file:line:column: message"."""
     for error in found:
@@ -75,12 +84,18 @@ def trigger_text(trigger: Trigger, now_ms: int) -> str:
     """What starts a function, with the next due instant."""
     if isinstance(trigger, QueueTrigger):
         return "queue"
+    if isinstance(trigger, WebhookTrigger):
+        how = "anybody" if trigger.verify is None else "hmac" if isinstance(trigger.verify, Hmac) else trigger.verify
+        return f"webhook {trigger.path} ({how})"
     zone = zone_of(trigger)
     return f"{text_of(trigger)}{'' if zone == 'UTC' else ' ' + zone}, next {_next(trigger, now_ms)}"
 
 
 def command(function: Function, url: str | None) -> str:
-    """A command that calls the function."""
+    """A command that calls the function; where only a webhook may, the address to give its sender."""
+    hooks = [trigger.path for trigger in function.triggers if isinstance(trigger, WebhookTrigger)]
+    if hooks and len(hooks) == len(function.triggers):
+        return f"POST {url or ''}{hooks[0]}"
     payload = sample(function.payload_schema or {}) if function.takes_payload else None
     parts = ["echod", "invoke", function.name]
     if function.takes_payload:

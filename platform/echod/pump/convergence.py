@@ -19,7 +19,7 @@ from echod.errors import Refused
 from echod.policy import places
 from echod.policy.recurring import Rule, identified, restored, rule_of, stored, text_of, zone_of
 from echod.registry.registry import ActiveVersion
-from echofn.manifest import Function, Policy, QueueTrigger, Recurring
+from echofn.manifest import Function, Policy, QueueTrigger, Recurring, WebhookTrigger
 
 _log = log.get("pump")
 _payload = msgspec.msgpack.Decoder().decode
@@ -72,7 +72,7 @@ def steps(
     for function in functions:
         found.append(Configure(function.name, function.policy))
         for trigger in function.triggers:
-            if isinstance(trigger, QueueTrigger):
+            if isinstance(trigger, QueueTrigger | WebhookTrigger):
                 continue
             step = _write(function, trigger, held, now_ms)
             wanted.add((step.queue, step.name))

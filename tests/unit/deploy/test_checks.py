@@ -5,7 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from echod.deploy.checks import checked
-from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Manifest, Policy, QueueTrigger, Trigger
+from echofn.manifest import (
+    CronTrigger,
+    EveryTrigger,
+    Function,
+    LoadError,
+    Manifest,
+    Policy,
+    QueueTrigger,
+    Trigger,
+    WebhookTrigger,
+)
 
 
 def function_of(name: str, *triggers: Trigger, file: str = "shop.py", line: int = 1) -> Function:
@@ -99,3 +109,39 @@ def test_a_path_that_is_none_is_refused() -> None:
     [error] = checked(manifest_of(bad)).errors
     assert error.line == 7
     assert error.message.startswith("lane: ")
+
+
+def hook(path: str, line: int, **options: str) -> WebhookTrigger:
+    return WebhookTrigger(path, "github", ("GH",), line=line, **options)
+
+
+def test_of_two_webhooks_on_one_path_the_later_is_refused_at_its_line() -> None:
+    found = checked(
+        manifest_of(
+            function_of("b.second", hook("/hooks/{other}/x", 7), file="b.py"),
+            function_of("a.first", hook("/hooks/{tenant}/x", 3), file="a.py"),
+            function_of("c.third", hook("/hooks/plain/x", 5), hook("/hooks/plain", 6), file="c.py"),
+            function_of("d.twice", hook("/hooks/d", 1), hook("/hooks/d", 2), file="d.py"),
+        )
+    )
+    assert [function.name for function in found.functions] == ["a.first", "c.third"]
+    assert [(error.file, error.line) for error in found.errors] == [("b.py", 7), ("d.py", 2)]
+    assert "got that of a.first (a.py:3)" in found.errors[0].message
+
+
+def test_a_path_of_a_refused_function_is_free() -> None:
+    bad = function_of("a.bad", hook("/hooks/x", 3), CronTrigger("", "* * * *", line=4), file="a.py")
+    found = checked(manifest_of(bad, function_of("b.good", hook("/hooks/x", 7), file="b.py")))
+    assert [function.name for function in found.functions] == ["b.good"]
+
+
+def test_a_webhook_at_an_address_of_echods_own_is_refused() -> None:
+    paths = ["/jobs", "/functions/x", "/healthz", "/static/x", "/{any}/x", "/login"]
+    found = checked(manifest_of(*(function_of(f"shop.f{n}", hook(path, n + 1)) for n, path in enumerate(paths))))
+    assert [error.line for error in found.errors] == [1, 2, 3, 4, 5, 6]
+    assert found.functions == ()
+
+
+def test_a_path_into_the_request_that_names_nothing_is_refused_at_its_annotation() -> None:
+    found = checked(manifest_of(function_of("shop.f", hook("/hooks/x", 9, lane="json..a", unique="json.[]"))))
+    assert [(error.line, error.message.partition(":")[0]) for error in found.errors] == [(9, "lane"), (9, "unique")]

@@ -42,7 +42,7 @@ BAD = [
     ("raise KeyboardInterrupt\n", "error", 1, None, "KeyboardInterrupt"),
     ("import os\nbytearray(8 << 30)\n", "error", 2, None, "MemoryError"),
     ("import os\nos.environ['STRIPE_KEY']\n", "error", 2, None, "add secrets=['STRIPE_KEY']"),
-    ("from echofn import webhook\n", "error", 1, None, "webhook is not in this version"),
+    ("from echofn import lifespan\n", "error", 1, None, "lifespan is not in this version"),
     ("import sys\nsys.exit(3)\n", "exit", None, None, "sys.exit(3)"),
     ("import os\nos._exit(3)\n", "exit", None, None, "exit code 3"),
     ("import ctypes\nctypes.string_at(0)\n", "crash", None, None, "SIGSEGV"),

@@ -12,6 +12,7 @@ import pytest
 import echofn
 
 ALLOWED = {"__future__", "echofn", "echofn.annotations", "echofn.verdicts", "echofn.context"}
+ALLOWED |= {"echofn.verifiers", "echofn.request"}
 
 
 @pytest.mark.parametrize("statement", ["import echofn", "from echofn import *", "from echofn import queue, Context"])
@@ -22,12 +23,13 @@ def test_importing_echofn_loads_nothing_else(statement: str) -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert echofn.__all__ == ["Cancel", "Context", "Fail", "Retry", "Snooze", "cron", "every", "queue"]
+    verbs = ["basic", "bearer", "cron", "every", "hmac", "queue", "webhook"]
+    assert echofn.__all__ == ["Cancel", "Context", "Fail", "Request", "Retry", "Snooze", *verbs]
     assert all(hasattr(echofn, name) for name in echofn.__all__)
     assert not hasattr(echofn, "anything_else")
 
 
-@pytest.mark.parametrize("name", ["webhook", "lifespan"])
+@pytest.mark.parametrize("name", ["lifespan"])
 def test_what_comes_later_says_so(name: str) -> None:
     with pytest.raises(ImportError, match="not in this version"):
         getattr(echofn, name)
@@ -58,7 +60,7 @@ def test_annotations_keep_the_types_of_a_handler(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             from typing import assert_type
-            from echofn import Context, Retry, cron, every, queue
+            from echofn import Context, Request, Retry, cron, every, hmac, queue, webhook
 
             @queue(lane="tenant", retries=5, timeout="30s", workers=(0, 4))
             @cron("0 6 * * mon", tz="Europe/Berlin")
@@ -72,6 +74,15 @@ def test_annotations_keep_the_types_of_a_handler(tmp_path: Path) -> None:
             @queue
             async def bare(payload: int) -> bytes:
                 return b""
+
+            @webhook("/hooks/x", verify=hmac("X-Sig", "sha1"), secret="S", lane="json.tenant", retries=1)
+            def hook(request: Request) -> int:
+                assert_type(request.body, bytes)
+                assert_type(request.headers["x"], str)
+                return 1
+
+            webhook("/hooks/x")  # error: how is it verified?
+            webhook("/hooks/x", verify="githib")  # error: no such sender
 
             def check(ctx: Context) -> None:
                 assert_type(send(1, ctx), str)

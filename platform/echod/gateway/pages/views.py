@@ -33,6 +33,7 @@ class Row(msgspec.Struct, frozen=True):
     failed: int
     sample: str
     callable_now: bool  # no payload to fill in first
+    runnable: bool  # a person may start it: not only verified requests do
 
 
 def functions(page: given.FunctionsPage, now_ms: float) -> View:
@@ -63,6 +64,7 @@ def row(function: given.Function) -> Row:
         failed=sum(function.series.failed),
         sample=plain(sample(function.payload_schema)),
         callable_now=not takes_payload(function),
+        runnable=any(one.kind != "webhook" for one in triggers(function)),
     )
 
 

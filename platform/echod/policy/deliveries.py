@@ -1,0 +1,50 @@
+"""What a verified request says beside its content: which delivery it is, and whether its sender only asks who is there.
+
+Pure. A sender that was not answered sends again, for hours: its own id makes that one job. Where an id is not part of
+what was signed (GitHub's is not), whoever can replay a request can rename it; the guard against that is `unique=`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from echod.policy.signatures import RawHeaders
+from echofn.manifest import Hmac, Verify
+
+Body = Callable[[], object]  # the body decoded, None where it cannot be; asked only where it matters
+
+
+def delivery_of(how: Verify, headers: RawHeaders, body: Body) -> str | None:
+    """The sender's id of this delivery, the same each time it is sent; None where it has none."""
+    match how:
+        case "github":
+            return _header(headers, b"x-github-delivery")
+        case "standard-webhooks":
+            return _header(headers, b"webhook-id")
+        case "stripe":
+            return _text(body(), "id")
+        case "slack":
+            # Only events have an id, and are sent again under a new signature; anything else is told by its own.
+            return _text(body(), "event_id") or _header(headers, b"x-slack-signature")
+        case None | "bearer" | "basic" | Hmac():
+            return None
+
+
+def challenge_of(how: Verify, body: Body) -> str | None:
+    """What Slack wants to hear back before it sends any event (api.slack.com, "url_verification")."""
+    if how != "slack" or _text(body(), "type") != "url_verification":
+        return None
+    return _text(body(), "challenge")
+
+
+def _header(headers: RawHeaders, name: bytes) -> str | None:
+    found = next((value for key, value in headers if key == name), b"")
+    return found.strip().decode("latin-1") or None
+
+
+def _text(body: object, name: str) -> str | None:
+    if not isinstance(body, Mapping):
+        return None
+    value = cast("Mapping[object, object]", body).get(name)
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,129 @@
+"""`@webhook` as discovery reads it: a mark in, a trigger of the manifest out, or a list of refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any, get_args
+
+from echofn import values
+from echofn.annotations import Mark
+from echofn.manifest import Hmac, Scheme, Verify, WebhookTrigger
+from echofn.options import QUEUE, Reading, only, read_secrets
+from echofn.verifiers import Hmac as AsWritten
+
+POLICY = QUEUE - {"lane", "unique", "until", "secrets"}  # what is the function's, whichever annotation says it
+DELIVERY_MS = 86_400_000  # for so long a delivery that comes again is answered with its first job
+ROOTS = ("json", "headers", "query", "params")
+_SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
+_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")  # of a header's name: RFC 9110, 5.6.2
+
+
+def read_webhook(reading: Reading, declared: Set[str]) -> tuple[WebhookTrigger, tuple[str, ...]]:
+    """The trigger of a `@webhook` mark, and the variables that its function gets.
+
+    Without `secret=` those of `secrets=` verify. `declared` are the names that the source has literally.
+    """
+    path = reading.value("path", only(reading, 'a path, as in @webhook("/hooks/github")', "/hooks"), "", webhook_path)
+    before = len(reading.refusals)
+    verify = reading.take("verify", None, _verify)
+    signing = read_secrets(reading, declared, "secret")
+    others = read_secrets(reading, declared)
+    if len(reading.refusals) == before:
+        _check_verified(reading, verify, bool(signing or others))
+    trigger = WebhookTrigger(
+        path=path,
+        verify=verify,
+        secrets=(signing or others) if verify is not None else (),
+        lane=reading.take("lane", None, values.optional(request_path)),
+        unique=reading.take("unique", None, _unique),
+        until=reading.take("until", DELIVERY_MS, values.until),
+        line=reading.mark.line,
+    )
+    return trigger, (*signing, *others)
+
+
+def _check_verified(reading: Reading, verify: Verify, has_secret: bool) -> None:
+    options = reading.mark.options
+    if "verify" not in options:
+        reading.refuse(
+            f"expected verify= ({', '.join(_SCHEMES)}, hmac(…)), got none; "
+            "write verify=None if whoever reaches the path shall be believed"
+        )
+    elif verify is not None and not has_secret:
+        reading.refuse('expected secret="NAME", the variable that holds the secret, got none')
+    elif verify is None and "secret" in options:
+        reading.refuse("secret=: with verify=None nothing is verified; remove one of them")
+
+
+def webhook_path(value: Any) -> str:
+    """A path like `/hooks/{tenant}/github`: plain segments, and names in braces that stand for one segment each."""
+    expected = 'expected a path like "/hooks/github" or "/hooks/{tenant}"'
+    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable() or len(value) > 500:
+        raise ValueError(f"{expected}, got {value!r:.100}")
+    names: set[str] = set()
+    for segment in value[1:].split("/"):
+        if segment in ("", ".", "..") or any(char in '?#%\\ "<>^`|' for char in segment):
+            raise ValueError(f"{expected}, got {value!r:.100}; write segments as they read, without escapes")
+        if "{" in segment or "}" in segment:
+            name = segment[1:-1]
+            if segment != f"{{{name}}}" or not name.isidentifier() or name in names:
+                raise ValueError(f"{expected}, each name in braces once and alone, got {value!r:.100}")
+            names.add(name)
+    return value
+
+
+def request_path(value: Any) -> str:
+    """A path into the request: `json.repository.full_name`, `headers.x-github-event`, `query.shop`, `params.tenant`."""
+    path = values.path(value)
+    root, _, rest = path.partition(".")
+    if root not in ROOTS or not rest:
+        raise ValueError(
+            f'expected a path into the request, as in "json.repository.full_name" or "headers.x-github-event" '
+            f"({', '.join(f'{name}.' for name in ROOTS)}), got {path!r:.100}"
+        )
+    return f"headers.{rest.lower()}" if root == "headers" else path
+
+
+def policy_refusals(marks: list[Mark]) -> dict[int, str]:
+    """By mark, why its policy cannot stand: a function has one, said in one annotation, on @queue where it has that."""
+    speakers = [mark for mark in marks if mark.kind == "queue"]
+    speakers += [mark for mark in marks if mark.kind == "webhook" and POLICY & mark.options.keys()]
+    found: dict[int, str] = {}
+    for mark in speakers[1:]:
+        said = ", ".join(sorted(POLICY & mark.options.keys()))
+        if mark.kind == "webhook":
+            found[id(mark)] = f"{said}: a function has one policy; say it on its @{speakers[0].kind} alone"
+    return found
+
+
+def _verify(value: Any) -> Verify:
+    if value is None:
+        return None
+    if isinstance(value, AsWritten):
+        return _hmac(value)
+    for known in _SCHEMES:
+        if value == known:
+            return known
+    hint = '; for your own write hmac("X-Signature")' if value in ("hmac", "sha256") or callable(value) else ""
+    raise ValueError(f"expected {', '.join(_SCHEMES)}, hmac(…) or None, got {value!r:.100}{hint}")
+
+
+def _hmac(written: AsWritten) -> Hmac:
+    header = values.text("a header's name", 100)(written.header).lower()
+    if not set(header) <= _TOKEN:
+        raise ValueError(f"hmac: expected a header's name, got {written.header!r:.100}")
+    prefix = written.prefix
+    if not isinstance(prefix, str) or not prefix.isascii() or len(prefix) > 100:  # pyright: ignore[reportUnnecessaryIsInstance] # user code
+        raise ValueError(f"hmac: expected a prefix of ASCII text, got {prefix!r:.100}")
+    for algorithm in ("sha1", "sha256", "sha384", "sha512"):
+        for encoding in ("hex", "base64"):
+            if (written.algorithm, written.encoding) == (algorithm, encoding):
+                return Hmac(header, algorithm, encoding, prefix)
+    raise ValueError(
+        "hmac: expected sha1, sha256, sha384 or sha512 and hex or base64, "
+        f"got {written.algorithm!r:.50} and {written.encoding!r:.50}"
+    )
+
+
+def _unique(value: Any) -> str | bool | None:
+    return values.unique(value) if value is None or isinstance(value, bool) else request_path(value)
