@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
@@ -86,6 +87,16 @@ def from_env(env: Mapping[str, str], /, **flags: object) -> Config:
     if not 1_000 <= config.lease_ms <= 3_600_000:
         raise Refused(f"lease: expected 1s to 1h, got {config.lease_ms} ms")
     return config
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _port(text: str) -> int:

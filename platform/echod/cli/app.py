@@ -33,6 +33,7 @@ VERBS = {
     "cron": ("cron", "Print the next instants of a cron rule."),
     "pause": ("schedules", "Pause a function, or one schedule of it."),
     "resume": ("schedules", "Resume a function, or one schedule of it."),
+    "token": ("token", "Make, list and revoke tokens, and one-time login links."),
     "bus": ("project", "Print the address of the bus in use."),
     "config": ("project", "Print the settings in use, secrets masked."),
 }
