@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import msgspec
 
 from echod.errors import Refused
-from echofn.units import duration_ms
+from echofn.units import duration_ms, rate
 
 Level = Literal["strict", "standard", "minimal", "off"]
 LEVELS: tuple[str, ...] = get_args(Level)
@@ -32,6 +32,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     env: Literal["dev", "prod"] | str = "dev"
     allow_host: tuple[str, ...] = ()
+    request_limit: str | None = None  # "100/s" by path and client, or off; None: 1000/s, clients on this machine spared
     valkey_server: str | None = None
 
     def masked(self) -> dict[str, object]:
@@ -73,6 +74,7 @@ def from_env(env: Mapping[str, str], /, **flags: object) -> Config:
     take("token", str, "a token")
     take("env", str, "a name")
     take("allow_host", _hosts, "hosts, by commas")
+    take("request_limit", _limit, "a rate such as 100/s, or off")
     take("valkey_server", str, "a path")
     lease = env.get("ECHOD_LEASE")
     if lease:
@@ -108,6 +110,12 @@ def _port(text: str) -> int:
 
 def _hosts(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _limit(text: str) -> str:
+    if text != "off":
+        rate(text)
+    return text
 
 
 def _flag(text: str) -> bool:

@@ -100,7 +100,9 @@ def _text_of(scopes: Iterable[Scope]) -> str:
 
 def _token(digest: str, raw: bytes) -> TokenRow:
     kind, name, parent, scopes, made_ms, expires_ms, used_ms = _row.decode(raw)
-    known = frozenset(scope for scope in SCOPES if scope in scopes.split())  # of a newer echod we honour what we know
+    known: frozenset[Scope] = frozenset(
+        scope for scope in SCOPES if scope in scopes.split()
+    )  # of a newer echod we honour what we know
     return TokenRow(
         digest,
         cast("Kind", kind),

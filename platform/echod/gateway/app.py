@@ -26,6 +26,7 @@ from echod.gateway import deploying, functions, invoke, jobs, login, pages, prob
 from echod.gateway.desk import Deploy, Desk, shown, wants_page
 from echod.gateway.guard import SECURITY_HEADERS, Guard, Right, demand
 from echod.gateway.keyring import Keyring
+from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.overview import Watch
 from echod.gateway.problems import Problem
@@ -100,7 +101,7 @@ def create_app(
     """
     live = Live(Watch(bus, registry).picture)
     keyring = Keyring(config, bus, now_ms=bus.clock.now_ms, is_dev=lambda: status().get("mode") == "dev")
-    desk = Desk(bus, registry, config, status, level, deploy, Waiting(bus), live, keyring, environ)
+    desk = Desk(bus, registry, config, status, level, deploy, Waiting(bus), live, keyring, Intake(config), environ)
     forget = [bus.on("tokens", keyring.heard), bus.on("connected", keyring.reconnected)]
 
     @asynccontextmanager
@@ -110,6 +111,7 @@ def create_app(
         desk.close()
         for each in forget:
             each()
+        desk.intake.lag.close()
         await keyring.close()
 
     async def fault(request: Request, error: Exception) -> Response:
@@ -118,7 +120,15 @@ def create_app(
     handlers = dict.fromkeys((EchodError, HTTPException, ClientDisconnect, Exception), fault)
     app = Starlette(
         routes=_routes(desk),
-        middleware=[Middleware(Guard, config=config, keyring=keyring, larger={"/deploy": deploying.MAX_ARCHIVE_BYTES})],
+        middleware=[
+            Middleware(
+                Guard,
+                config=config,
+                keyring=keyring,
+                intake=desk.intake,
+                larger={"/deploy": deploying.MAX_ARCHIVE_BYTES},
+            )
+        ],
         exception_handlers=handlers,
         lifespan=lifespan,
     )

@@ -17,6 +17,7 @@ from echod.config import Config
 from echod.gateway import pages
 from echod.gateway.counting import Counts
 from echod.gateway.keyring import Keyring
+from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.problems import Problem, suggestions
 from echod.gateway.schemas import Schemas
@@ -41,6 +42,7 @@ class Desk:
     waiting: Waiting
     live: Live
     keyring: Keyring
+    intake: Intake
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)  # where the secrets of webhooks are
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     counts: Counts = field(default_factory=Counts)

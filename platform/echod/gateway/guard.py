@@ -20,6 +20,7 @@ from echod.config import Config
 from echod.errors import BusError
 from echod.gateway import pages
 from echod.gateway.keyring import NOBODY, Caller, Keyring
+from echod.gateway.limits import Intake
 from echod.gateway.problems import Problem, of
 from echod.gateway.session import COOKIE
 from echod.model.token import Scope as _Scope
@@ -47,9 +48,12 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class Guard:
     """ASGI middleware. Handlers find who asks in `request.state.caller`."""
 
-    def __init__(self, app: ASGIApp, config: Config, keyring: Keyring, larger: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, config: Config, keyring: Keyring, intake: Intake, larger: Mapping[str, int] | None = None
+    ) -> None:
         self._app = app
         self._keyring = keyring
+        self._intake = intake
         self._config = config
         self._larger = larger or {}  # paths whose bodies may be larger than a payload
         self._own = {*_LOOPBACK, config.host.lower().strip("[]")}
@@ -62,6 +66,7 @@ class Guard:
         headers = Headers(scope=scope)
         try:
             if scope["path"] not in ANY_HOST:
+                self._intake.check(scope["method"], scope["path"], _client(scope))
                 self._check_host(scope, headers)
                 self._check_origin(headers)
             caller = await self._caller(scope, headers)
@@ -131,6 +136,12 @@ def demand(request: Request, right: Right | None) -> None:
         f"expected a valid token, got {'another' if given else 'none'}; send `Authorization: Bearer $ECHOD_TOKEN`",
         headers={"WWW-Authenticate": 'Bearer realm="echod"' + (', error="invalid_token"' if given else "")},
     )
+
+
+def _client(scope: Scope) -> str:
+    """Who asks, by address; behind a proxy that is the proxy."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _host_and_port(text: str, default_port: int) -> tuple[str, int] | None:

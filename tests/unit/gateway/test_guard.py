@@ -16,6 +16,7 @@ from echod.config import Config
 from echod.errors import BusAway
 from echod.gateway.guard import MAX_BODY_BYTES, SECURITY_HEADERS, Guard, demand
 from echod.gateway.keyring import RIGHTS, Keyring
+from echod.gateway.limits import Intake
 from echod.gateway.problems import Problem
 from echod.gateway.session import COOKIE, fresh, session_digest
 from echod.model.token import Kind, digest_of
@@ -73,7 +74,7 @@ async def ask(
     **more: Any,
 ) -> httpx.Response:
     keyring = keyring or Keyring(config, bus, now_ms=lambda: 1_000, is_dev=lambda: mode == "dev")
-    transport = httpx.ASGITransport(Guard(behind, config, keyring), client=("127.0.0.1", 1234))
+    transport = httpx.ASGITransport(Guard(behind, config, keyring, Intake(config)), client=("127.0.0.1", 1234))
     async with httpx.AsyncClient(transport=transport, base_url=OWN) as client:
         return await client.request(method, url, **more)
 
