@@ -19,9 +19,8 @@
 | `m:<minute>`, `h:<hour>` | hash | counters and histograms |
 | `totals` | hash | counters since the queue began |
 
-Global, in one slot, `emq:{~}:…`: `active`, `versions`, `version:<DEP>:<n>`, `nodes`, `queues`, `tokens`, `wake`, `hold`,
-`wire`;
-channels `news` and `wait:<token>`. Under ECHOD_APP all of them carry `app/` within the braces.
+Global, in one slot, `emq:{~}:…`: `active`, `versions`, `version:<DEP>:<n>`, `nodes`, `queues`, `tokens`, `wake`,
+`hold`, `wire`; channels `news` and `wait:<token>`. Under ECHOD_APP all of them carry `app/` within the braces.
 
 Names of queues, lanes and unique keys: 1–64 of `[A-Za-z0-9_.@-]` stand as they are; anything else is `~` and its
 SHA-256 in base62, with the original kept in the row. Nothing is refused: that would lose webhooks.

@@ -22,7 +22,20 @@ from echod import log
 from echod.bus import Bus
 from echod.config import Config
 from echod.errors import EchodError
-from echod.gateway import deploying, functions, invoke, jobs, login, pages, problems, schedules, system, tokens, webhooks
+from echod.gateway import (
+    deploying,
+    functions,
+    invoke,
+    jobs,
+    login,
+    openapi,
+    pages,
+    problems,
+    schedules,
+    system,
+    tokens,
+    webhooks,
+)
 from echod.gateway.desk import Deploy, Desk, shown, wants_page
 from echod.gateway.guard import SECURITY_HEADERS, Guard, Right, demand
 from echod.gateway.keyring import Keyring
@@ -74,6 +87,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("POST", "/login/links", "operate", tokens.link),
     Entry("GET", "/events", "read", system.events),
     Entry("GET", "/metrics", "read", system.metrics),
+    Entry("GET", "/openapi.json", "read", openapi.document),
     Entry("GET", "/healthz", None, system.healthz),
     Entry("GET", "/readyz", None, system.readyz),
     Entry("GET", "/login", None, login.form),

@@ -33,7 +33,7 @@ class Bounds(msgspec.Struct, frozen=True):
     head_s: float = 10.0  # from its first byte to its last; of a fresh connection from the start
     head_bytes: int = 32 * 1024
     headers: int = 100
-    target_bytes: int = 8 * 1024
+    target_bytes: int = 64 * 1024  # names may be long, and percent-encoded
     body_s: float = 15.0  # to arrive, and for each body_rate bytes one second more
     body_rate: int = 16 * 1024
     linger_s: float = 3.0  # for the rest of a body that was answered early, so that its sender can read the answer
@@ -79,7 +79,7 @@ class Connection(HttpToolsProtocol):
         if self._is_ended or self.transport.is_closing():
             return
         before, upgrades = self._part, False
-        parser = cast("httptools.HttpRequestParser", self.parser)
+        parser: Any = self.parser  # None only once the connection is lost
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -151,7 +151,7 @@ class Connection(HttpToolsProtocol):
 
     def _fault(self) -> str | None:
         """What of a complete head could be read in two ways, or is not for us."""
-        parser = cast("httptools.HttpRequestParser", self.parser)
+        parser: Any = self.parser  # None only once the connection is lost
         version = parser.get_http_version()
         if version not in {"1.0", "1.1"}:
             return f"expected HTTP/1.1, got HTTP/{version}"
