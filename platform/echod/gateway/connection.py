@@ -37,6 +37,7 @@ class Bounds(msgspec.Struct, frozen=True):
     body_s: float = 15.0  # to arrive, and for each body_rate bytes one second more
     body_rate: int = 16 * 1024
     linger_s: float = 3.0  # for the rest of a body that was answered early, so that its sender can read the answer
+    linger_bytes: int = 16 * 1024 * 1024
     connections: int = 8192
 
 
@@ -60,6 +61,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0  # of the head being read, by what was parsed
         self._raw_bytes = 0  # received while it was being read
         self._body_bytes = 0
+        self._discarded_bytes = 0  # on this connection
         self._trailers = 0
         self._began = 0.0
 
@@ -77,6 +79,7 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
         if self._is_ended or self.transport.is_closing():
+            self._discard(len(data))
             return
         before, upgrades = self._part, False
         parser: Any = self.parser  # None only once the connection is lost
@@ -181,7 +184,9 @@ class Connection(HttpToolsProtocol):
             self._raw_bytes += size_bytes
             if self._raw_bytes > self._body_bytes * _MOST_FRAMING + _READ_BYTES * 4:
                 self._refuse(Problem("bad-request", "expected chunks that hold something, got framing"))
-            elif self._timer is None and not self._is_answered():
+            elif self._is_answered():
+                self._discard(size_bytes)
+            elif self._timer is None:
                 self._arm(self.bounds.body_s)
         elif self._timer is None and self._is_answered():
             if before == "body":  # the rest of a body that was answered early has come: the connection is as new
@@ -190,6 +195,12 @@ class Connection(HttpToolsProtocol):
                 )
             else:  # empty lines
                 self._arm(self.bounds.head_s)
+
+    def _discard(self, size_bytes: int) -> None:
+        """Read on, for the sender's sake, what was answered already; within reason."""
+        self._discarded_bytes += size_bytes
+        if self._discarded_bytes > self.bounds.linger_bytes:
+            self.transport.close()
 
     def _is_answered(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)  # uvicorn's own annotation leaves out the beginning
@@ -208,7 +219,9 @@ class Connection(HttpToolsProtocol):
         """The timer rang: what was waited for has not come."""
         self._timer = None
         flow: FlowControl = self.flow
-        if self._part == "body" and not self._is_answered():
+        if self._is_ended:
+            self.transport.close()
+        elif self._part == "body" and not self._is_answered():
             left_s = self._began + self.bounds.body_s + self._body_bytes / self.bounds.body_rate - self.loop.time()
             if flow.read_paused:  # it is we who do not read
                 left_s = max(left_s, self.bounds.body_s)

@@ -29,6 +29,11 @@ _COMPONENT = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _TEXT: View = {"type": "string"}
 _LOWEST, _HIGHEST = -(2**63), 2**64 - 1  # what msgpack, and with it any reader of a payload, can carry
 _CARRIED = "#/components/schemas/Carried"
+_CARRYING: Mapping[str, View] = {  # what a payload's schema leaves open, and the wire does not
+    "integer": {"minimum": _LOWEST, "maximum": _HIGHEST},
+    "object": {"additionalProperties": {"$ref": _CARRIED}},
+    "array": {"items": {"$ref": _CARRIED}},
+}
 
 
 class Shape(NamedTuple):
@@ -108,7 +113,7 @@ def openapi(functions: Sequence[Function]) -> View:
     for function in functions:
         paths[f"/functions/{_quoted(function.name)}"] = _called(function, paths["/functions/{name}"], defined)
     if functions:  # each has its own
-        del paths["/functions/{name}"]["post"]
+        del paths["/functions/{name}"]
     return {
         "openapi": "3.1.0",
         "info": {"title": "echod", "version": "1", "description": "Functions, jobs and their operation."},
@@ -177,8 +182,8 @@ def _called(function: Function, general: Mapping[str, View], defined: dict[str, 
             "200": {"description": "Its result, with Prefer: wait", "content": _content(_JSON, result)},
         },
     }
-    show = {key: value for key, value in general["get"].items() if key != "parameters"}
-    return {"post": call, "get": {**show, "operationId": f"show_{prefix}"}}
+    window = [_parameter("window", "query", _WINDOW)]
+    return {"post": call, "get": {**general["get"], "operationId": f"show_{prefix}", "parameters": window}}
 
 
 _WISHES: list[View] = [
@@ -213,9 +218,8 @@ def _moved(schema: dict[str, Any] | None, prefix: str, defined: dict[str, Any], 
     def moved(item: Any) -> Any:
         if isinstance(item, dict):
             entries = cast("dict[str, Any]", item)
-            bounds = {"minimum": _LOWEST, "maximum": _HIGHEST}
-            bounded = {**bounds, **entries} if is_payload and entries.get("type") == "integer" else entries
-            return {key: _renamed(value, prefix) if key == "$ref" else moved(value) for key, value in bounded.items()}
+            found = {key: _renamed(value, prefix) if key == "$ref" else moved(value) for key, value in entries.items()}
+            return {**_CARRYING.get(str(found.get("type")), {}), **found} if is_payload else found
         if isinstance(item, list):
             return [moved(each) for each in item]  # pyright: ignore[reportUnknownVariableType]  # JSON
         return item
