@@ -64,7 +64,7 @@ class Lag:
 
     @property
     def is_late(self) -> bool:
-        return self.seconds > self._pace.late_s
+        return self.is_watching and self.seconds > self._pace.late_s
 
     @property
     def is_watching(self) -> bool:
