@@ -37,7 +37,7 @@ class Bounds(msgspec.Struct, frozen=True):
     body_s: float = 15.0  # to arrive, and for each body_rate bytes one second more
     body_rate: int = 16 * 1024
     linger_s: float = 3.0  # for the rest of a body that was answered early, so that its sender can read the answer
-    linger_bytes: int = 16 * 1024 * 1024
+    linger_bytes: int = 64 * 1024 * 1024
     connections: int = 8192
 
 

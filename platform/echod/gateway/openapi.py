@@ -21,7 +21,7 @@ from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
 from echod.gateway.views import View
-from echofn.manifest import Function
+from echofn.manifest import Function, WebhookTrigger
 
 _PROBLEM = "application/problem+json"
 _JSON = "application/json"
@@ -183,7 +183,9 @@ def _called(function: Function, general: Mapping[str, View], defined: dict[str, 
         },
     }
     window = [_parameter("window", "query", _WINDOW)]
-    return {"post": call, "get": {**general["get"], "operationId": f"show_{prefix}", "parameters": window}}
+    show = {**general["get"], "operationId": f"show_{prefix}", "parameters": window}
+    is_hook_alone = all(isinstance(trigger, WebhookTrigger) for trigger in function.triggers)
+    return {"get": show} if is_hook_alone else {"get": show, "post": call}
 
 
 _WISHES: list[View] = [
