@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import NamedTuple
 
-from echod.config import Config, Level, Sandbox
+from echod.config import Config, Level, Sandbox, is_loopback
 from echod.errors import Refused
 from echofn.walls import trial
 
@@ -40,9 +39,9 @@ def chosen(sandbox: Sandbox, state: Path) -> Walls:
     return Walls(best.level, best.missing)
 
 
-def refuse_open_door(config: Config, verb: str) -> None:
-    """Raises Refused when the gateway would listen beyond this machine without asking for a token."""
-    if config.token or is_loopback(config.host):
+def refuse_open_door(config: Config, verb: str, *, has_tokens: bool = False) -> None:
+    """Raises Refused when the gateway would listen beyond this machine and neither `config` nor the bus has a token."""
+    if config.token or has_tokens or is_loopback(config.host):
         return
     make = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
     raise Refused(
@@ -51,11 +50,6 @@ def refuse_open_door(config: Config, verb: str) -> None:
     )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def needs_token(config: Config) -> bool:
+    """Whether the door is open to other machines and `config` has no token: then the bus must."""
+    return config.token is None and not is_loopback(config.host)

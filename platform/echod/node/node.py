@@ -26,7 +26,7 @@ from echod.deploy.publish import Publisher
 from echod.deploy.snapshot import served_folder
 from echod.errors import BusAway
 from echod.node import terminal
-from echod.node.doors import Walls, chosen, refuse_open_door, wanted
+from echod.node.doors import Walls, chosen, needs_token, refuse_open_door, wanted
 from echod.node.dotenv import loaded
 from echod.node.embedded import Embedded, find_binary
 from echod.node.lock import StateLock
@@ -44,7 +44,7 @@ AWAY_S = 1.0
 def serve(config: Config, names: frozenset[str], folder: Path | None, *, dev: bool) -> int:
     """Run a node until it is stopped; the exit code. Raises Refused for what cannot be served, BusUnfit."""
     verb = "dev" if dev else "start" if len(names) > 1 else next(iter(names))
-    if "gateway" in names:
+    if "gateway" in names and verb == "dev":
         refuse_open_door(config, verb)
     served = served_folder(folder) if folder is not None else None
     if dev and served is not None:
@@ -101,6 +101,10 @@ class Node:
         address = await self._address(down)
         bus = await self._open(address)
         down.push_async_callback(bus.close)
+        if "gateway" in self._names and needs_token(self._config):
+            held = await bus.tokens()
+            known = any(row.kind == "token" and not row.is_over(bus.clock.now_ms()) for row in held.rows)
+            refuse_open_door(self._config, self._verb, has_tokens=known)
         registry = Registry(bus, self._config.state)
         down.callback(registry.close)
         publisher = Publisher(bus, registry, discovery)
