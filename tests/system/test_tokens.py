@@ -106,18 +106,17 @@ def opened(node: Node, path: str, **headers: str) -> tuple[int, str]:
         connection.close()
 
 
-@pytest.mark.parametrize("verb", ["dev", "start"])
-def test_beyond_loopback_a_node_without_any_token_does_not_start(node: Node, verb: str) -> None:
-    refused = run(verb, str(node.folder), "--host", "0.0.0.0", "--port", str(free_port()), "--state", str(node.state))
+@pytest.mark.parametrize(("verb", "host"), [("dev", "0.0.0.0"), ("start", "0.0.0.0"), ("start", "127.0.0.1")])
+def test_only_dev_on_loopback_starts_without_a_token(node: Node, verb: str, host: str) -> None:
+    refused = run(verb, str(node.folder), "--host", host, "--port", str(free_port()), "--state", str(node.state))
     assert refused.returncode == 2
     assert "ECHOD_TOKEN=" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
 def test_beyond_loopback_a_token_of_the_bus_will_do(node: Node) -> None:
-    node.start("start")
+    node.start("start", ECHOD_TOKEN=TOKEN)
     token = made(node, "admin", "operate", "read")
-    assert node.ask("GET", "/jobs")[0] == 401  # from now on it asks, here too
     node.end()
     node.start("start", "--host", "0.0.0.0")
     assert node.ask("GET", "/jobs")[0] == 401

@@ -39,17 +39,18 @@ def chosen(sandbox: Sandbox, state: Path) -> Walls:
     return Walls(best.level, best.missing)
 
 
+def needs_token(config: Config, verb: str) -> bool:
+    """Whether callers must show a token: all but those of `dev` on this machine alone."""
+    return verb != "dev" or not is_loopback(config.host)
+
+
 def refuse_open_door(config: Config, verb: str, *, has_tokens: bool = False) -> None:
-    """Raises Refused when the gateway would listen beyond this machine and neither `config` nor the bus has a token."""
-    if config.token or has_tokens or is_loopback(config.host):
+    """Raises Refused when callers must show a token and there is none, neither in `config` nor in the bus."""
+    if config.token or has_tokens or not needs_token(config, verb):
         return
+    who = "every process of this machine" if is_loopback(config.host) else "other machines too"
     make = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
     raise Refused(
-        f"--host {config.host} can be reached from other machines, and no token is set: whoever reaches it runs your "
-        f'functions; start it with one: ECHOD_TOKEN="$({make})" echod {verb} --host {config.host}'
+        f"{verb} on {config.host}: {who} could run your functions, and no token is set; start it with one: "
+        f'ECHOD_TOKEN="$({make})" echod {verb} --host {config.host}'
     )
-
-
-def needs_token(config: Config) -> bool:
-    """Whether the door is open to other machines and `config` has no token: then the bus must."""
-    return config.token is None and not is_loopback(config.host)

@@ -101,7 +101,7 @@ class Node:
         address = await self._address(down)
         bus = await self._open(address)
         down.push_async_callback(bus.close)
-        if "gateway" in self._names and needs_token(self._config):
+        if "gateway" in self._names and not self._config.token and needs_token(self._config, self._verb):
             held = await bus.tokens()
             known = any(row.kind == "token" and not row.is_over(bus.clock.now_ms()) for row in held.rows)
             refuse_open_door(self._config, self._verb, has_tokens=known)
