@@ -44,8 +44,8 @@ AWAY_S = 1.0
 def serve(config: Config, names: frozenset[str], folder: Path | None, *, dev: bool) -> int:
     """Run a node until it is stopped; the exit code. Raises Refused for what cannot be served, BusUnfit."""
     verb = "dev" if dev else "start" if len(names) > 1 else next(iter(names))
-    if "gateway" in names and verb == "dev":
-        refuse_open_door(config, verb)
+    if "gateway" in names:  # asked again once the bus answers, which may have tokens: a state that is new has none
+        refuse_open_door(config, verb, has_tokens=verb != "dev" and (config.bus is not None or config.state.exists()))
     served = served_folder(folder) if folder is not None else None
     if dev and served is not None:
         os.environ.update(loaded(served, os.environ))  # discovery and workers take secrets from the environment
