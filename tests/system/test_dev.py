@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodes import TOKEN, Node, Terminal, alive, run, until
+from valkey import Server
 
 HELLO = """
 from echofn import queue, Context
@@ -305,9 +306,9 @@ def test_a_restart_with_a_broken_module_serves_what_was_good(node: Start) -> Non
     assert dev.call("m.f") == 1
 
 
-def test_a_gateway_beyond_this_machine_needs_a_token(tmp_path: Path) -> None:
+def test_a_gateway_needs_a_token_of_its_own_or_of_the_bus(tmp_path: Path, server: Server) -> None:
     for verb in ("dev", "start", "gateway"):
-        flags = ["--host", "0.0.0.0", "--port", "0", "--state", str(tmp_path / "state"), "--bus", "unix:///nowhere"]
+        flags = ["--host", "0.0.0.0", "--port", "0", "--state", str(tmp_path / "state"), "--bus", server.address]
         refused = run(verb, *flags)
         assert refused.returncode == 2
         assert f"echod {verb} --host 0.0.0.0" in refused.stderr
