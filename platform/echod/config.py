@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
@@ -9,7 +10,7 @@ from typing import Literal, get_args
 import msgspec
 
 from echod.errors import Refused
-from echofn.units import duration_ms
+from echofn.units import duration_ms, rate
 
 Level = Literal["strict", "standard", "minimal", "off"]
 LEVELS: tuple[str, ...] = get_args(Level)
@@ -31,6 +32,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     env: Literal["dev", "prod"] | str = "dev"
     allow_host: tuple[str, ...] = ()
+    request_limit: str | None = None  # "100/s" by path and client, or off; None: 1000/s, clients on this machine spared
     valkey_server: str | None = None
 
     def masked(self) -> dict[str, object]:
@@ -72,6 +74,7 @@ def from_env(env: Mapping[str, str], /, **flags: object) -> Config:
     take("token", str, "a token")
     take("env", str, "a name")
     take("allow_host", _hosts, "hosts, by commas")
+    take("request_limit", _limit, "a rate such as 100/s, or off")
     take("valkey_server", str, "a path")
     lease = env.get("ECHOD_LEASE")
     if lease:
@@ -88,6 +91,16 @@ def from_env(env: Mapping[str, str], /, **flags: object) -> Config:
     return config
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _port(text: str) -> int:
     number = int(text)
     if not 0 <= number <= 65535:
@@ -97,6 +110,12 @@ def _port(text: str) -> int:
 
 def _hosts(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _limit(text: str) -> str:
+    if text != "off":
+        rate(text)
+    return text
 
 
 def _flag(text: str) -> bool:

@@ -174,8 +174,8 @@ async def test_a_pop_is_ended_although_its_unblock_overtook_it(
     bus: Bus, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They go out on two connections: what the server reads first is not ours to say. A node that goes down waits."""
-    park = bus._park  # pyright: ignore[reportPrivateUsage]
-    unblock, calls = park._unblock, 0  # pyright: ignore[reportPrivateUsage]
+    park = bus._park
+    unblock, calls = park._unblock, 0
 
     async def overtaken(client: int) -> None:
         nonlocal calls

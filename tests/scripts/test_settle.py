@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from audit import audit
 from doing import LEASE_MS, ME, claim, claim_one, counted, dead, done, hold, mint, retry, run, settle
 from echod.bus import Bus
 from echod.bus.rows import hold_row, pack, verdict_row
-from echod.model.job import Cancelled, Child, Claimed, Delay, Error, Hold, Mint, Release
+from echod.model.job import Cancelled, Child, Claimed, Delay, Done, Error, Hold, Mint, Release
 from echofn.manifest import Policy
 from valkey import Server
 
@@ -296,6 +299,28 @@ async def test_extend_renews_and_tells_what_is_lost_and_what_shall_stop(bus: Bus
     assert audit(server, "f").active[kept.id] == answer.now_ms + 60_000
     again = await bus.extend("f", [hold(kept), hold(stopping), hold(lost)], 60_000)
     assert (again.lost, again.cancelling) == (answer.lost, answer.cancelling)
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 2}, {"holder": "another"}])
+async def test_a_lease_is_renewed_for_its_holder_alone(bus: Bus, server: Server, wrong: dict[str, Any]) -> None:
+    await mint(bus)
+    job = await claim_one(bus, lease_ms=5000)
+    answer = await bus.extend("f", [msgspec.structs.replace(hold(job), **wrong)], 60_000)
+    assert answer.lost == (job.id,)
+    assert audit(server, "f").active[job.id] == job.claimed_ms + 5000
+
+
+async def test_no_record_says_that_a_run_ended_before_it_began(bus: Bus) -> None:
+    """A supervisor's guess of the bus's time may be ahead of it by a millisecond or two."""
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    ahead = msgspec.structs.replace(run(job), started_ms=job.claimed_ms + 5000, ended_ms=job.claimed_ms + 5001)
+    await settle(bus, [Done(hold(job), ahead)])
+    record = await bus.job(id, queue="f")
+    assert record is not None
+    assert record.started_ms is not None
+    assert record.ended_ms is not None
+    assert record.minted_ms <= record.started_ms <= record.ended_ms
 
 
 async def test_a_begun_run_shows_as_started(bus: Bus) -> None:

@@ -265,6 +265,17 @@ async def test_the_archive_is_trimmed_by_count_by_settle_in_bounded_steps(bus: B
     assert len(audit(server, "f").done) == 24  # the old are gone, what is younger than ten seconds stays
 
 
+async def test_a_small_step_does_not_end_the_hold_of_an_outage(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    await claim_one(bus, lease_ms=15_000)
+    server.clock.advance(15_001)
+    outage = await bus.run("tick", "f", limit=10, roll=0.5, expected_ms=-1)
+    delayed = await bus.run("tick", "f", limit=10, roll=0.5, expected_ms=outage[0] - 2_000)
+    assert (outage[5], delayed[5]) == (0, 0)
+    server.clock.advance(15_001)
+    assert (await bus.tick("f")).recovered == 1
+
+
 async def test_a_child_stays_until_a_sweep_of_out_cannot_mint_it_again(bus: Bus, server: Server) -> None:
     (parent,) = await mint(bus, "p")
     child = Child("f", Mint(id=bus.new_job_id(), payload=b"\x01", parent=parent))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodes import TOKEN, Node, Terminal, alive, run, until
+from valkey import Server
 
 HELLO = """
 from echofn import queue, Context
@@ -166,7 +167,7 @@ def test_a_signal_lets_running_jobs_end_and_leaves_nothing(node: Start, number: 
 
 
 def test_a_second_signal_gives_running_jobs_back_uncharged(node: Start) -> None:
-    dev = node({"slow.py": SLOW}).start("start", folder=True)
+    dev = node({"slow.py": SLOW}).start("start", folder=True, ECHOD_TOKEN=TOKEN)
     nap = dev.mint("slow.nap", 30)
     until(lambda: dev.job(nap)["state"] == "active")
     assert dev.process is not None
@@ -175,7 +176,7 @@ def test_a_second_signal_gives_running_jobs_back_uncharged(node: Start) -> None:
     began = time.monotonic()
     assert dev.end() == 0
     assert time.monotonic() - began < 10
-    dev.start("start", folder=True)
+    dev.start("start", folder=True, ECHOD_TOKEN=TOKEN)
     assert dev.job(nap)["failures"] == 0
     until(lambda: dev.job(nap)["state"] == "active")
 
@@ -247,7 +248,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_start_of_a_folder_serves_it_and_refuses_deploys(node: Start) -> None:
-    start = node({"m.py": code(1)}).start("start")
+    start = node({"m.py": code(1)}).start("start", ECHOD_TOKEN=TOKEN)
     assert start.call("m.f") == 1
     refused = start.cli("deploy", str(start.folder))
     assert refused.returncode == 2
@@ -276,9 +277,9 @@ def test_start_without_a_folder_serves_what_is_deployed(node: Start) -> None:
 
 
 def test_roles_alone_meet_on_the_bus(node: Start, tmp_path: Path) -> None:
-    owner = node({"m.py": code(1)}).start("start")
+    owner = node({"m.py": code(1)}).start("start", ECHOD_TOKEN=TOKEN)
     bus = run("bus", "--state", str(owner.state)).stdout.strip()
-    gateway = node({}, place="gateway").start("gateway", "--bus", bus, folder=False)
+    gateway = node({}, place="gateway").start("gateway", "--bus", bus, folder=False, ECHOD_TOKEN=TOKEN)
     worker = node({}, place="worker").launch("worker", "--bus", bus, "--state", str(tmp_path / "worker" / "state"))
     until(lambda: "sandbox  standard" in worker.said())
     assert gateway.call("m.f") == 1
@@ -305,9 +306,9 @@ def test_a_restart_with_a_broken_module_serves_what_was_good(node: Start) -> Non
     assert dev.call("m.f") == 1
 
 
-def test_a_gateway_beyond_this_machine_needs_a_token(tmp_path: Path) -> None:
+def test_a_gateway_needs_a_token_of_its_own_or_of_the_bus(tmp_path: Path, server: Server) -> None:
     for verb in ("dev", "start", "gateway"):
-        flags = ["--host", "0.0.0.0", "--port", "0", "--state", str(tmp_path / "state"), "--bus", "unix:///nowhere"]
+        flags = ["--host", "0.0.0.0", "--port", "0", "--state", str(tmp_path / "state"), "--bus", server.address]
         refused = run(verb, *flags)
         assert refused.returncode == 2
         assert f"echod {verb} --host 0.0.0.0" in refused.stderr

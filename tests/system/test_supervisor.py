@@ -388,7 +388,9 @@ async def test_timeouts_leave_nothing_behind(make: Make) -> None:
         await node.all_ended("act", await node.mint_many("act", [{"do": "hang"}] * 30))
         await node.until(lambda: node.workers("act")["count"] == 0)
         await node.until(lambda: _descriptors() <= before)
-        assert not list((node.state / "tmp").glob("*/*"))
+        await node.until(
+            lambda: not list((node.state / "tmp").glob("*/*"))
+        )  # wiped in a thread, after the worker is gone
         assert _zombies_below(int(str(node.supervisor.status()["base"]))) == 0
 
 
@@ -446,6 +448,29 @@ async def test_a_bell_that_a_full_node_heard_is_heard_at_once_by_one_with_hands(
                 assert time.monotonic() - started < 0.4
                 await asyncio.sleep(0.6)
         assert (await first.job("act", slow)).state == "active"
+
+
+async def test_a_cancel_while_a_pinned_version_is_fetched_is_obeyed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act = function("act", timeout_ms=30_000, grace_ms=300)
+    async with make(act, lease_ms=3_000) as node:
+        other = node.shelf.put("DEP00000000002", SOURCE, [act])
+        asked, fetched = asyncio.Event(), asyncio.Event()
+        manifest = node.shelf.manifest
+
+        async def slowly(version: Any) -> Any:
+            asked.set()
+            await fetched.wait()
+            return await manifest(version)
+
+        monkeypatch.setattr(node.shelf, "manifest", slowly)
+        job = await node.mint("act", {"do": "sleep", "s": 20}, version=other.version)
+        await asyncio.wait_for(asked.wait(), 10)
+        assert await node.outside.cancel("jobs.act", job) == "cancelling"
+        await asyncio.sleep(0.2)  # the news is heard
+        fetched.set()
+        assert (await node.ended("act", job, within_s=8)).state == "cancelled"
 
 
 async def test_a_node_that_stops_in_mid_run_loses_and_charges_nothing(server: Server, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ def test_every_setting_has_its_variable() -> None:
         "ECHOD_TOKEN": "t0ken",
         "ECHOD_ENV": "prod",
         "ECHOD_ALLOW_HOST": "a.example, b.example",
+        "ECHOD_REQUEST_LIMIT": "100/s",
         "ECHOD_VALKEY_SERVER": "/usr/bin/valkey-server",
     }
     config = from_env(given)

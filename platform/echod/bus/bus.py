@@ -24,6 +24,7 @@ from echod.bus.nodes import Nodes
 from echod.bus.operating import Operating
 from echod.bus.park import Park
 from echod.bus.reading import Reading
+from echod.bus.tokens import Tokens
 from echod.bus.versions import Versions
 from echod.bus.working import Working
 from echod.errors import BusFull, BusReadOnly, BusUnfit
@@ -34,7 +35,7 @@ _message = msgspec.msgpack.Decoder()
 Callback = Callable[..., object]
 
 
-class Bus(Minting, Working, Nodes, Operating, Versions, Reading):
+class Bus(Minting, Working, Nodes, Operating, Versions, Tokens, Reading):
     """See the module. Made by `Bus.open`."""
 
     def __init__(self, address: addresses.Address, app: str, *, offset: bool = False) -> None:
@@ -96,8 +97,8 @@ class Bus(Minting, Working, Nodes, Operating, Versions, Reading):
     def on(self, kind: str, callback: Callback) -> Callable[[], None]:
         """Call back on news; the answer ends it.
 
-        switched(version, generation) · due(queue, in_ms) · cancel(queue, id) · queues(queue) · ended(id) · connected()
-        · lost()
+        switched(version, generation) · due(queue, in_ms) · cancel(queue, id) · queues(queue) · ended(id) · tokens()
+        · connected() · lost()
         """
         self._listeners.setdefault(kind, []).append(callback)
         return lambda: self._listeners[kind].remove(callback)

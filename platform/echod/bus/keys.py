@@ -19,8 +19,8 @@
 | `m:<minute>`, `h:<hour>` | hash | counters and histograms |
 | `totals` | hash | counters since the queue began |
 
-Global, in one slot, `emq:{~}:…`: `active`, `versions`, `version:<DEP>:<n>`, `nodes`, `queues`, `wake`, `hold`, `wire`;
-channels `news` and `wait:<token>`. Under ECHOD_APP all of them carry `app/` within the braces.
+Global, in one slot, `emq:{~}:…`: `active`, `versions`, `version:<DEP>:<n>`, `nodes`, `queues`, `tokens`, `wake`,
+`hold`, `wire`; channels `news` and `wait:<token>`. Under ECHOD_APP all of them carry `app/` within the braces.
 
 Names of queues, lanes and unique keys: 1–64 of `[A-Za-z0-9_.@-]` stand as they are; anything else is `~` and its
 SHA-256 in base62, with the original kept in the row. Nothing is refused: that would lose webhooks.
@@ -59,7 +59,9 @@ QUEUE_KEYS = frozenset(
         "totals",
     ]
 )
-GLOBAL_KEYS = frozenset(["active", "versions", "version:", "nodes", "queues", "wake", "hold", "wire", "news", "wait:"])
+GLOBAL_KEYS = frozenset(
+    ["active", "versions", "version:", "nodes", "queues", "tokens", "wake", "hold", "wire", "news", "wait:"]
+)
 _PLAIN = re.compile(r"[A-Za-z0-9_.@-]{1,64}\Z")
 
 
@@ -81,6 +83,7 @@ class Keys:
         self.news = self.everywhere + "news"
         self.queues = self.everywhere + "queues"
         self.nodes = self.everywhere + "nodes"
+        self.tokens = self.everywhere + "tokens"
         self.active = self.everywhere + "active"
         self.versions = self.everywhere + "versions"
         self.wire = self.everywhere + "wire"

@@ -203,6 +203,8 @@ def job(id: str, row: dict[bytes, bytes], queue: str) -> Job:
     progress, error, ended = get(b"pg"), get(b"er"), get(b"e")
     history = _histories(row, state, minted_ms)
     begun = get(b"st") if state in {"active", "pending", "scheduled"} or not history else None
+    started_ms = _number(begun) if begun else history[-1].started_ms if history else None
+    ended_ms = _number(ended) if ended else None
     return Job(
         id=JobId(id),
         function=queue,
@@ -216,8 +218,8 @@ def job(id: str, row: dict[bytes, bytes], queue: str) -> Job:
         error=_error.decode(error) if error and state != "done" else None,
         due_ms=_number(get(b"d"), minted_ms),
         minted_ms=minted_ms,
-        started_ms=_number(begun) if begun else history[-1].started_ms if history else None,
-        ended_ms=_number(ended) if ended else None,
+        started_ms=started_ms,
+        ended_ms=None if ended_ms is None else max(ended_ms, started_ms or 0),
         occurrence=_occurrence(get(b"oc"), queue),
         parent=JobId(_text(get(b"pa"))) if get(b"pa") else None,
         version=_text(get(b"v")) or (history[-1].version if history else "") or None,

@@ -34,6 +34,7 @@ VERBS = {
     "pause": ("schedules", "Pause a function, or one schedule of it."),
     "resume": ("schedules", "Resume a function, or one schedule of it."),
     "sandbox": ("sandbox", "Try the walls here; print each, and what a function opens."),
+    "token": ("token", "Make, list and revoke tokens, and one-time login links."),
     "bus": ("project", "Print the address of the bus in use."),
     "config": ("project", "Print the settings in use, secrets masked."),
 }

@@ -50,6 +50,10 @@ class Client:
         """What an operator's action answers."""
         return self.call("POST", path).body
 
+    def send(self, method: str, path: str, body: object) -> Json:
+        """What is answered to a JSON body."""
+        return self.call(method, path, msgspec.json.encode(body), {"Content-Type": "application/json"}).body
+
     def call(
         self,
         method: str,
@@ -112,7 +116,7 @@ class Client:
         """The error that a problem+json body tells of."""
         text = message_of(answer)
         match answer.status:
-            case 401 | 403:
+            case 401:
                 return Refused(f"{text}; set ECHOD_TOKEN to a token of {self.url}")
             case 503:
                 return BusAway(text)

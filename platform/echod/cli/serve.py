@@ -33,7 +33,7 @@ def dev(config: Config, folder: Path | None) -> int:
 @settings
 @click.option("--no-reload", is_flag=True, hidden=True)
 def start(config: Config, folder: Path | None) -> int:
-    """Serve FOLDER as it is now, or without one the active version; no reload, a token needed beyond loopback."""
+    """Serve FOLDER as it is now, or without one the active version; no reload, and callers need a token."""
     return _serve(config, ALL, folder, dev=False)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from echod.config import DEFAULT_PORT, LEVELS, Config, from_env
-from echofn.units import duration_ms
+from echofn.units import duration_ms, rate
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,8 +28,18 @@ _FLAGS = (
     click.option("--lease", metavar="DURATION", help="How long a claim holds unless renewed.  [default: 15s]"),
     click.option("--app", metavar="NAME", help="A name of your own on a shared bus."),
     click.option("--env", metavar="NAME", help="dev or prod.  [default: dev for `dev`, else prod]"),
+    click.option("--request-limit", metavar="RATE", help="Requests by path and client, or off.  [default: 1000/s]"),
     click.option("--allow-host", metavar="HOST", multiple=True, help="Another Host that requests may name."),
 )
+
+
+def _rate(text: str | None) -> str | None:
+    if text is not None and text != "off":
+        try:
+            rate(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--request-limit") from None
+    return text
 
 
 def settings(command: F) -> F:
@@ -40,6 +50,7 @@ def settings(command: F) -> F:
         flags: dict[str, object] = {
             name: values.pop(name) for name in ("host", "port", "state", "bus", "sandbox", "app", "env")
         }
+        flags["request_limit"] = _rate(values.pop("request_limit"))
         flags["allow_host"] = values.pop("allow_host") or None
         flags["reload"] = False if values.pop("no_reload", False) else None
         if lease := values.pop("lease"):

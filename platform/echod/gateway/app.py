@@ -22,9 +22,24 @@ from echod import log
 from echod.bus import Bus
 from echod.config import Config
 from echod.errors import EchodError
-from echod.gateway import deploying, functions, invoke, jobs, login, pages, problems, schedules, system, webhooks
+from echod.gateway import (
+    deploying,
+    functions,
+    invoke,
+    jobs,
+    login,
+    openapi,
+    pages,
+    problems,
+    schedules,
+    system,
+    tokens,
+    webhooks,
+)
 from echod.gateway.desk import Deploy, Desk, shown, wants_page
 from echod.gateway.guard import SECURITY_HEADERS, Guard, Right, demand
+from echod.gateway.keyring import Keyring
+from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.overview import Watch
 from echod.gateway.problems import Problem
@@ -66,8 +81,13 @@ TABLE: tuple[Entry, ...] = (
     Entry("GET", "/nodes", "read", system.nodes),
     Entry("GET", "/bus", "read", system.bus),
     Entry("POST", "/deploy", "deploy", deploying.deploy),
+    Entry("GET", "/tokens", "operate", tokens.index),
+    Entry("POST", "/tokens", "operate", tokens.make),
+    Entry("DELETE", "/tokens/{name:name}", "operate", tokens.revoke),
+    Entry("POST", "/login/links", "operate", tokens.link),
     Entry("GET", "/events", "read", system.events),
     Entry("GET", "/metrics", "read", system.metrics),
+    Entry("GET", "/openapi.json", "read", openapi.document),
     Entry("GET", "/healthz", None, system.healthz),
     Entry("GET", "/readyz", None, system.readyz),
     Entry("GET", "/login", None, login.form),
@@ -94,12 +114,19 @@ def create_app(
     of webhooks.
     """
     live = Live(Watch(bus, registry).picture)
-    desk = Desk(bus, registry, config, status, level, deploy, Waiting(bus), live, environ)
+    keyring = Keyring(config, bus, now_ms=bus.clock.now_ms, is_dev=lambda: status().get("mode") == "dev")
+    desk = Desk(bus, registry, config, status, level, deploy, Waiting(bus), live, keyring, Intake(config), environ)
+    forget = [bus.on("tokens", keyring.heard), bus.on("connected", keyring.reconnected)]
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        await keyring.prime()
         yield
         desk.close()
+        for each in forget:
+            each()
+        desk.intake.lag.close()
+        await keyring.close()
 
     async def fault(request: Request, error: Exception) -> Response:
         return _fault(desk, request, error)
@@ -107,7 +134,15 @@ def create_app(
     handlers = dict.fromkeys((EchodError, HTTPException, ClientDisconnect, Exception), fault)
     app = Starlette(
         routes=_routes(desk),
-        middleware=[Middleware(Guard, config=config, larger={"/deploy": deploying.MAX_ARCHIVE_BYTES})],
+        middleware=[
+            Middleware(
+                Guard,
+                config=config,
+                keyring=keyring,
+                intake=desk.intake,
+                larger={"/deploy": deploying.MAX_ARCHIVE_BYTES},
+            )
+        ],
         exception_handlers=handlers,
         lifespan=lifespan,
     )

@@ -16,10 +16,11 @@ from echod.bus import Bus
 from echod.config import Config
 from echod.gateway import pages
 from echod.gateway.counting import Counts
+from echod.gateway.keyring import Keyring
+from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.problems import Problem, suggestions
 from echod.gateway.schemas import Schemas
-from echod.gateway.session import COOKIE
 from echod.gateway.views import View, instant
 from echod.gateway.waiting import Waiting
 from echod.registry.registry import ActiveVersion, Registry
@@ -40,6 +41,8 @@ class Desk:
     deploy: Deploy | str  # a text: why this node takes none
     waiting: Waiting
     live: Live
+    keyring: Keyring
+    intake: Intake
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)  # where the secrets of webhooks are
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     counts: Counts = field(default_factory=Counts)
@@ -66,7 +69,7 @@ class Desk:
             "sandbox": self.level,
             "mode": str(self.status().get("mode", "")),
             "degraded": self.degraded(),
-            "signed_in": self.config.token is not None and COOKIE in request.cookies,
+            "signed_in": request.state.caller.by == "session",
         }
 
     def degraded(self) -> list[str]:

@@ -22,7 +22,7 @@ from echofn.manifest import Function
 HOUR_S = 3600
 WINDOWS_S = (900, 3600, 86_400)
 _RECENT = 20
-_LONGEST_S = 8 * 86_400
+SHORTEST_S, LONGEST_S = 60, 8 * 86_400
 
 
 async def index(desk: Desk, request: Request) -> Response:
@@ -32,7 +32,7 @@ async def index(desk: Desk, request: Request) -> Response:
 
 async def show(desk: Desk, request: Request) -> Response:
     """GET /functions/{name}?window=seconds."""
-    window_s = number(request, "window", 3600, 60, _LONGEST_S)
+    window_s = number(request, "window", 3600, SHORTEST_S, LONGEST_S)
     function = desk.function(request.path_params["name"])
     return shown(desk, request, "function", await _view(desk, function, window_s))
 

@@ -10,7 +10,6 @@ Here it is settled who asks and what they may do; which right a route needs is i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -18,14 +17,19 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from echod.config import Config
+from echod.errors import BusError
 from echod.gateway import pages
-from echod.gateway.problems import Problem
-from echod.gateway.session import COOKIE, is_cookie, is_token
+from echod.gateway.keyring import NOBODY, Caller, Keyring
+from echod.gateway.limits import Intake
+from echod.gateway.problems import Problem, of
+from echod.gateway.session import COOKIE
+from echod.model.token import Scope as _Scope
 from echofn.frames import MAX_PAYLOAD_BYTES
 
-Right = Literal["invoke", "read", "operate", "deploy"]
-RIGHTS: frozenset[Right] = frozenset(get_args(Right))
+Right = _Scope
 ANY_HOST = ("/healthz", "/readyz")
+WAY_IN = ("/login", "/logout")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 MAX_BODY_BYTES = MAX_PAYLOAD_BYTES
 SECURITY_HEADERS = {
     "Content-Security-Policy": pages.CSP,
@@ -42,10 +46,14 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Guard:
-    """ASGI middleware. Handlers find what the caller may do in `request.state.rights`."""
+    """ASGI middleware. Handlers find who asks in `request.state.caller`."""
 
-    def __init__(self, app: ASGIApp, config: Config, larger: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, config: Config, keyring: Keyring, intake: Intake, larger: Mapping[str, int] | None = None
+    ) -> None:
         self._app = app
+        self._keyring = keyring
+        self._intake = intake
         self._config = config
         self._larger = larger or {}  # paths whose bodies may be larger than a payload
         self._own = {*_LOOPBACK, config.host.lower().strip("[]")}
@@ -58,19 +66,20 @@ class Guard:
         headers = Headers(scope=scope)
         try:
             if scope["path"] not in ANY_HOST:
+                self._intake.check(scope["method"], scope["path"], _client(scope))
                 self._check_host(scope, headers)
                 self._check_origin(headers)
-            rights = self._rights(scope, headers)
+            caller = await self._caller(scope, headers)
             limit = self._larger.get(scope["path"], MAX_BODY_BYTES)
             _check_length(headers, limit)
-        except Problem as problem:
-            await problem.response()(scope, receive, sender)
+        except (Problem, BusError) as error:
+            await of(error).response()(scope, receive, sender)
             return
         # Routes match on the path as it was sent, so that a name keeps its `%2F` until it is one name.
         inner = {
             **scope,
             "path": scope["raw_path"].decode("latin-1"),
-            "state": {**scope.get("state", {}), "rights": rights},
+            "state": {**scope.get("state", {}), "caller": caller},
         }
         await self._app(inner, _bounded(receive, limit), sender)
 
@@ -95,30 +104,44 @@ class Guard:
                     "foreign-origin", f"Origin: expected this server's own, got {text[:100]!r}; --allow-host adds one"
                 )
 
-    def _rights(self, scope: Scope, headers: Headers) -> frozenset[Right]:
-        """What the caller may do: everything with the token or its session, or where none is set; nothing without."""
-        token = self._config.token
-        if token is None:
-            return RIGHTS
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and is_token(given.strip(), token):
-            return RIGHTS
-        return RIGHTS if is_cookie(HTTPConnection(scope).cookies.get(COOKIE, ""), token) else frozenset()
+    async def _caller(self, scope: Scope, headers: Headers) -> Caller:
+        """Who asks. A browser's cookie alone moves nothing: the request must say that it comes from our own pages."""
+        path: str = scope["path"]
+        if path in ANY_HOST or path.startswith("/static/"):
+            return NOBODY  # open to everybody, bus or no bus
+        authorization = headers.get("authorization", "")
+        cookie = HTTPConnection(scope).cookies.get(COOKIE, "")
+        from_us = "origin" in headers or headers.get("sec-fetch-site") == "same-origin"
+        if cookie and not authorization and scope["method"] not in SAFE_METHODS and not from_us:
+            raise Problem("foreign-origin", "Origin: expected this server's own beside a session's cookie, got none")
+        try:
+            return await self._keyring.caller(authorization, cookie)
+        except BusError:
+            if path in WAY_IN:
+                return NOBODY  # whoever would sign in anew, or out, needs no valid session for it
+            raise
 
 
 def demand(request: Request, right: Right | None) -> None:
     """Raise the problem `unauthenticated` or `out-of-scope` when the caller lacks a right; None: anybody may."""
-    rights: frozenset[Right] = request.state.rights
-    if right is None or right in rights:
+    caller: Caller = request.state.caller
+    if right is None or right in caller.rights:
         return
-    if rights:
-        raise Problem("out-of-scope", f"expected a token with the scope {right!r}, got {', '.join(sorted(rights))}")
+    if caller.by != "nobody":
+        has = ", ".join(sorted(caller.rights)) or "none"
+        raise Problem("out-of-scope", f"expected a token with the scope {right!r}, got one with {has}")
     given = "authorization" in request.headers
     raise Problem(
         "unauthenticated",
         f"expected a valid token, got {'another' if given else 'none'}; send `Authorization: Bearer $ECHOD_TOKEN`",
         headers={"WWW-Authenticate": 'Bearer realm="echod"' + (', error="invalid_token"' if given else "")},
     )
+
+
+def _client(scope: Scope) -> str:
+    """Who asks, by address; behind a proxy that is the proxy."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _host_and_port(text: str, default_port: int) -> tuple[str, int] | None:

@@ -107,16 +107,24 @@ async def found(desk: Desk, request: Request) -> Job:
 
 def one_of(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
     """A query parameter out of a closed set; None when it was not given."""
-    text = request.query_params.get(name) or None
+    text = once(request, name)
     if text is not None and text not in allowed:
         raise Problem("invalid-parameter", f"{name}: expected one of {', '.join(allowed)}, got {shortened(text)!r}")
     return text
 
 
+def once(request: Request, name: str) -> str | None:
+    """A query parameter that may be given once; None when it was not, or is empty."""
+    texts = request.query_params.getlist(name)
+    if len(texts) > 1:
+        raise Problem("invalid-parameter", f"{name}: expected it once, got it {len(texts)} times")
+    return texts[0] if texts and texts[0] else None
+
+
 def number(request: Request, name: str, default: int, lowest: int, highest: int) -> int:
     """A whole query parameter within bounds."""
-    text = request.query_params.get(name)
-    if text is None or text == "":
+    text = once(request, name)
+    if text is None:
         return default
     if not (text.isascii() and text.isdecimal() and len(text) < 12 and lowest <= int(text) <= highest):
         raise Problem("invalid-parameter", f"{name}: expected {lowest} to {highest}, got {shortened(text)!r}")

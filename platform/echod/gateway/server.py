@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import resource
 import socket
 from collections.abc import Generator
 
@@ -16,6 +17,7 @@ from starlette.applications import Starlette
 
 from echod.config import Config
 from echod.errors import Refused
+from echod.gateway.connection import Bounds, Connection
 
 DRAIN_S = 3
 _TICK_S = 1.0  # uvicorn writes the Date header anew
@@ -24,8 +26,9 @@ _TICK_S = 1.0  # uvicorn writes the Date header anew
 class Server:
     """`start` binds and serves; `stop` ends the streams, lets requests finish within three seconds, and closes."""
 
-    def __init__(self, app: Starlette, config: Config) -> None:
+    def __init__(self, app: Starlette, config: Config, bounds: Bounds | None = None) -> None:
         self._app = app
+        self._bounds = bounds or Bounds(connections=_connections())
         self._config = config
         self._socket: socket.socket | None = None
         self._task: asyncio.Task[None] | None = None
@@ -45,7 +48,7 @@ class Server:
         settings = uvicorn.Config(
             self._app,
             loop="none",
-            http="httptools",
+            http=type("Bounded", (Connection,), {"bounds": self._bounds}),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -96,6 +99,13 @@ class _Uvicorn(uvicorn.Server):
                     await self._stopping.wait()
             except TimeoutError:
                 pass
+
+
+def _connections() -> int:
+    """As many as there are files to open, but for those that the rest of the process needs."""
+    most = Bounds().connections
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if soft == resource.RLIM_INFINITY else max(64, min(most, soft - 256))
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import NamedTuple
 
-from echod.config import Config, Level, Sandbox
+from echod.config import Config, Level, Sandbox, is_loopback
 from echod.errors import Refused
 from echofn.manifest import Function
 from echofn.walls import trial
@@ -41,14 +40,20 @@ def chosen(sandbox: Sandbox, state: Path) -> Walls:
     return Walls(best.level, best.missing)
 
 
-def refuse_open_door(config: Config, verb: str) -> None:
-    """Raises Refused when the gateway would listen beyond this machine without asking for a token."""
-    if config.token or is_loopback(config.host):
+def needs_token(config: Config, verb: str) -> bool:
+    """Whether callers must show a token: all but those of `dev` on this machine alone."""
+    return verb != "dev" or not is_loopback(config.host)
+
+
+def refuse_open_door(config: Config, verb: str, *, has_tokens: bool = False) -> None:
+    """Raises Refused when callers must show a token and there is none, neither in `config` nor in the bus."""
+    if config.token or has_tokens or not needs_token(config, verb):
         return
+    who = "every process of this machine" if is_loopback(config.host) else "other machines too"
     make = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
     raise Refused(
-        f"--host {config.host} can be reached from other machines, and no token is set: whoever reaches it runs your "
-        f'functions; start it with one: ECHOD_TOKEN="$({make})" echod {verb} --host {config.host}'
+        f"{verb} on {config.host}: {who} could run your functions, and no token is set; start it with one: "
+        f'ECHOD_TOKEN="$({make})" echod {verb} --host {config.host}'
     )
 
 
@@ -63,13 +68,3 @@ def reaches_bus(function: Function, port: int | None) -> str | None:
         "password, and could change every job of every function; give the bus a password (requirepass), "
         + ("or list the ports it needs in network=" if network is True else f"or take {port} out of network=")
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -27,7 +27,7 @@ from echod.deploy.publish import Publisher
 from echod.deploy.snapshot import served_folder
 from echod.errors import BusAway
 from echod.node import terminal
-from echod.node.doors import Walls, chosen, reaches_bus, refuse_open_door, wanted
+from echod.node.doors import Walls, chosen, needs_token, reaches_bus, refuse_open_door, wanted
 from echod.node.dotenv import loaded
 from echod.node.embedded import Embedded, find_binary
 from echod.node.lock import StateLock
@@ -45,8 +45,8 @@ AWAY_S = 1.0
 def serve(config: Config, names: frozenset[str], folder: Path | None, *, dev: bool) -> int:
     """Run a node until it is stopped; the exit code. Raises Refused for what cannot be served, BusUnfit."""
     verb = "dev" if dev else "start" if len(names) > 1 else next(iter(names))
-    if "gateway" in names:
-        refuse_open_door(config, verb)
+    if "gateway" in names:  # asked again once the bus answers, which may have tokens: a state that is new has none
+        refuse_open_door(config, verb, has_tokens=verb != "dev" and (config.bus is not None or config.state.exists()))
     served = served_folder(folder) if folder is not None else None
     if dev and served is not None:
         os.environ.update(loaded(served, os.environ))  # discovery and workers take secrets from the environment
@@ -102,6 +102,10 @@ class Node:
         address = await self._address(down)
         bus = await self._open(address)
         down.push_async_callback(bus.close)
+        if "gateway" in self._names and not self._config.token and needs_token(self._config, self._verb):
+            held = await bus.tokens()
+            known = any(row.kind == "token" and not row.is_over(bus.clock.now_ms()) for row in held.rows)
+            refuse_open_door(self._config, self._verb, has_tokens=known)
         port = await open_port(bus, address) if "worker" in self._names else None
         registry = Registry(bus, self._config.state, admit=lambda function: reaches_bus(function, port))
         down.callback(registry.close)

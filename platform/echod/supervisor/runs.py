@@ -61,8 +61,8 @@ class Runs:
     def answered(self, worker: Worker, lease: Lease, ended: frames.Ended) -> None:
         """The hot path: once per job."""
         means = self._means
-        now_ms = means.bus.clock.now_ms()
-        most_us = (now_ms - lease.job.claimed_ms + 1) * 1000
+        now_ms = self._now_ms(lease)
+        most_us = (now_ms - lease.job.claimed_ms) * 1000 + 999
         wall_us = ended.wall_us if 0 <= ended.wall_us <= most_us else most_us
         run = outcomes.record(worker.id, lease.version, now_ms, wall_us, ended, cold=worker.life.ended == 1)
         self.pace = slots.observed(self.pace, wall_us, len(lease.job.payload))
@@ -95,12 +95,12 @@ class Runs:
         return job_frame(lease.job, lease.function, lease.first_child)
 
     def crashed(self, worker: Worker, lease: Lease, departure: Departure) -> None:
-        now_ms = self._means.bus.clock.now_ms()
+        now_ms = self._now_ms(lease)
         ran_ms = 0 if lease.begun is None else round((instant() - lease.begun) * 1000)
         run = RunRecord(
             worker=worker.id,
             version=lease.version,
-            started_ms=now_ms - ran_ms,
+            started_ms=max(now_ms - ran_ms, lease.job.claimed_ms),
             ended_ms=now_ms,
             cpu_us=departure.cpu_us,
             peak_bytes=departure.peak_bytes,
@@ -145,12 +145,13 @@ class Runs:
         """Somebody asked for a stop: the worker begins nothing more, and is killed after the grace."""
         if lease.settling or lease.cancelling:
             return
-        lease.cancelling = True
         worker = lease.worker
         if worker is None:
             if self.crews.unqueue(lease):
+                lease.cancelling = True
                 self.released([lease])  # the bus ends a released job that was to be cancelled
-            return
+            return  # else its version is on its way: the next extend says it again
+        lease.cancelling = True
         worker.stop()
         if worker.life.current is lease:
             now = self._loop.time()
@@ -177,6 +178,10 @@ class Runs:
         self.verdicts.append((lease, verdict))
         self._on_moved()
 
+    def _now_ms(self, lease: Lease) -> int:
+        """The bus's time as we guess it, but never before the claim that the bus itself dated."""
+        return max(self._means.bus.clock.now_ms(), lease.job.claimed_ms)
+
     def _no_run(self, lease: Lease) -> RunRecord:
-        now_ms = self._means.bus.clock.now_ms()
+        now_ms = self._now_ms(lease)
         return RunRecord(worker="", version=lease.version, started_ms=now_ms, ended_ms=now_ms)

@@ -17,6 +17,7 @@ import msgspec
 from echod.bus import Bus
 from echod.config import Config
 from echod.gateway.app import create_app
+from echod.gateway.connection import Bounds
 from echod.gateway.desk import Desk
 from echod.gateway.server import Server
 from echod.model.ids import NodeId, VersionId
@@ -164,8 +165,9 @@ def nobody() -> Mapping[str, object]:
 async def serving(
     valkey: Valkey, *, deployed: bool = True, errors: tuple[LoadError, ...] = (), **settings: Any
 ) -> AsyncIterator[Rig]:
-    """A gateway for the length of the block. `settings` go to its Config; `deploy` to the application."""
+    """A gateway for the length of the block. `settings` go to its Config; `deploy` and `bounds` are its own."""
     deploy = settings.pop("deploy", "the folder is the truth: edit it")
+    bounds: Bounds | None = settings.pop("bounds", None)
     with tempfile.TemporaryDirectory() as folder:
         config = Config(**{"port": 0, "state": Path(folder), **settings})
         async with contextlib.AsyncExitStack() as stack:
@@ -178,7 +180,7 @@ async def serving(
                 await registry.refresh()
             status: dict[str, object] = {}
             app = create_app(bus, registry, config, status=lambda: status, level="minimal", deploy=deploy)
-            server = Server(app, config)
+            server = Server(app, config, bounds)
             await server.start()
             stack.push_async_callback(server.stop)
             host, port = server.address

@@ -11,10 +11,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from echod.bus.tokens import TokenRow, TokensHeld
 from echod.config import Config
-from echod.gateway.guard import MAX_BODY_BYTES, RIGHTS, SECURITY_HEADERS, Guard, demand
+from echod.errors import BusAway
+from echod.gateway.guard import MAX_BODY_BYTES, SECURITY_HEADERS, Guard, demand
+from echod.gateway.keyring import RIGHTS, Keyring
+from echod.gateway.limits import Intake
 from echod.gateway.problems import Problem
-from echod.gateway.session import COOKIE, cookie_of
+from echod.gateway.session import COOKIE, fresh, session_digest
+from echod.model.token import Kind, digest_of
+from echod.model.token import Scope as Right
 
 OWN = "http://127.0.0.1:8321"
 
@@ -25,14 +31,50 @@ async def behind(scope: Scope, receive: Receive, send: Send) -> None:
     try:
         size = len(await request.body())
         demand(request, request.query_params.get("right"))  # type: ignore[arg-type]  # a test asks for any
-        answer: ASGIApp = JSONResponse({"rights": sorted(request.state.rights), "size": size, "path": scope["path"]})
+        answer: ASGIApp = JSONResponse(
+            {"rights": sorted(request.state.caller.rights), "size": size, "path": scope["path"]}
+        )
     except Problem as problem:
         answer = problem.response()
     await answer(scope, receive, send)
 
 
-async def ask(config: Config, method: str = "GET", url: str = "/functions", **more: Any) -> httpx.Response:
-    transport = httpx.ASGITransport(Guard(behind, config), client=("127.0.0.1", 1234))
+class Listed:
+    """A bus that holds these rows, or is away."""
+
+    def __init__(self, *rows: TokenRow, closed: bool = False) -> None:
+        self.rows, self.closed = rows, closed
+        self.is_away = False
+        self.reads = 0
+
+    async def tokens(self) -> TokensHeld:
+        self.reads += 1
+        if self.is_away:
+            raise BusAway("the bus is away")
+        return TokensHeld(self.rows, self.closed)
+
+    async def used_token(self, digest: str) -> None:
+        pass
+
+
+NOTHING = Listed()
+
+
+def row(kind: Kind, digest: str, *scopes: Right, expires_ms: int | None = None) -> TokenRow:
+    return TokenRow(digest, kind, "ci", "", frozenset(scopes), 0, expires_ms, None)
+
+
+async def ask(
+    config: Config,
+    method: str = "GET",
+    url: str = "/functions",
+    bus: Listed = NOTHING,
+    mode: str = "dev",
+    keyring: Keyring | None = None,
+    **more: Any,
+) -> httpx.Response:
+    keyring = keyring or Keyring(config, bus, now_ms=lambda: 1_000, is_dev=lambda: mode == "dev")
+    transport = httpx.ASGITransport(Guard(behind, config, keyring, Intake(config)), client=("127.0.0.1", 1234))
     async with httpx.AsyncClient(transport=transport, base_url=OWN) as client:
         return await client.request(method, url, **more)
 
@@ -165,10 +207,114 @@ async def test_what_needs_no_right_is_open_without_a_token() -> None:
 
 
 async def test_a_session_cookie_opens_and_ends_with_its_token() -> None:
-    cookie = {"Cookie": f"other=1; {COOKIE}={cookie_of('s3cret')}"}
-    assert (await ask(Config(token="s3cret"), headers=cookie)).json()["rights"] == sorted(RIGHTS)
-    assert (await ask(Config(token="new"), headers=cookie)).json()["rights"] == []
-    assert "s3cret" not in cookie_of("s3cret")
+    session = fresh("session")
+    cookie = {"Cookie": f"other=1; {COOKIE}={session}"}
+    bus = Listed(row("session", session_digest(session, "s3cret"), "read", "invoke"))
+    assert (await ask(Config(token="s3cret"), headers=cookie, bus=bus)).json()["rights"] == ["invoke", "read"]
+    assert (await ask(Config(token="new"), headers=cookie, bus=bus)).json()["rights"] == []
+
+
+@pytest.mark.parametrize("kind", ["token", "session", "link"])
+async def test_each_kind_opens_only_where_it_belongs(kind: Kind) -> None:
+    text = fresh(kind)
+    bus = Listed(row(kind, digest_of(text), "read"))
+    as_bearer = await ask(Config(token="s3cret"), headers={"Authorization": f"Bearer {text}"}, bus=bus)
+    as_cookie = await ask(Config(token="s3cret"), headers={"Cookie": f"{COOKIE}={text}"}, bus=bus)
+    assert (as_bearer.json()["rights"] == ["read"]) == (kind == "token")
+    assert (as_cookie.json()["rights"] == ["read"]) == (kind == "session")
+
+
+async def test_a_missing_scope_is_403_and_names_it_while_an_unknown_token_is_401() -> None:
+    text = fresh("token")
+    bus = Listed(row("token", digest_of(text), "read", "invoke"))
+    for right, status in (("read", 200), ("invoke", 200), ("operate", 403), ("deploy", 403)):
+        answer = await ask(
+            Config(token="s3cret"), url=f"/x?right={right}", headers={"Authorization": f"Bearer {text}"}, bus=bus
+        )
+        assert answer.status_code == status, right
+        if status == 403:
+            assert answer.json()["type"].endswith("out-of-scope")
+            assert repr(right) in answer.json()["detail"]
+    other = await ask(
+        Config(token="s3cret"), url="/x?right=read", headers={"Authorization": f"Bearer {fresh('token')}"}, bus=bus
+    )
+    assert other.status_code == 401
+
+
+async def test_an_expired_token_is_401() -> None:
+    text = fresh("token")
+    for expires_ms, status in ((1_000, 401), (1_001, 200)):
+        bus = Listed(row("token", digest_of(text), "read", expires_ms=expires_ms))
+        answer = await ask(
+            Config(token="s3cret"), url="/x?right=read", headers={"Authorization": f"Bearer {text}"}, bus=bus
+        )
+        assert answer.status_code == status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+async def test_a_cookie_alone_moves_nothing_without_our_own_origin(method: str) -> None:
+    session = fresh("session")
+    cookie = {"Cookie": f"{COOKIE}={session}"}
+    bus = Listed(row("session", digest_of(session), "operate"))
+    config = Config(token="s3cret")
+    bare = await ask(config, method, headers=cookie, bus=bus)
+    assert (bare.status_code, bare.json()["type"]) == (403, "urn:echod:problem:foreign-origin")
+    for more, status in (
+        ({"Origin": OWN}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"}, 403),
+    ):
+        assert (await ask(config, method, headers={**cookie, **more}, bus=bus)).status_code == status, more
+    assert (await ask(config, headers=cookie, bus=bus)).status_code == 200
+
+
+async def test_dev_on_loopback_asks_for_none_and_start_does_once_a_token_was_made() -> None:
+    for mode, closed, host, open_ in (
+        ("dev", True, "127.0.0.1", True),
+        ("start", False, "127.0.0.1", True),
+        ("start", True, "127.0.0.1", False),
+        ("dev", False, "0.0.0.0", False),
+        ("start", False, "10.1.2.3", False),
+    ):
+        answer = await ask(Config(host=host), url="/x", bus=Listed(closed=closed), mode=mode)
+        assert (answer.json()["rights"] == sorted(RIGHTS)) == open_, (mode, closed, host)
+
+
+async def test_a_token_shown_to_an_open_dev_is_held_to_its_scopes() -> None:
+    text = fresh("token")
+    bus = Listed(row("token", digest_of(text), "read"))
+    assert (await ask(Config(), headers={"Authorization": f"Bearer {text}"}, bus=bus)).json()["rights"] == ["read"]
+
+
+async def test_with_the_bus_away_the_main_token_opens_and_others_are_503() -> None:
+    bus = Listed()
+    bus.is_away = True
+    config = Config(token="s3cret")
+    main = await ask(config, url="/x?right=deploy", headers={"Authorization": "Bearer s3cret"}, bus=bus)
+    assert (main.status_code, bus.reads) == (200, 0)
+    other = await ask(config, url="/x?right=read", headers={"Authorization": f"Bearer {fresh('token')}"}, bus=bus)
+    assert (other.status_code, other.headers["Retry-After"]) == (503, "1")
+    garbage = await ask(config, url="/x?right=read", headers={"Authorization": "Bearer garbage"}, bus=bus)
+    assert garbage.status_code == 401
+    for path in ("/healthz", "/static/x", "/login"):
+        cookie = {"Cookie": f"{COOKIE}={fresh('session')}"}
+        assert (await ask(config, url=path, headers=cookie, bus=bus)).status_code == 200, path
+
+
+async def test_the_list_is_read_once_until_news_and_a_revoked_token_is_out_at_once() -> None:
+    text = fresh("token")
+    bus = Listed(row("token", digest_of(text), "read"))
+    config = Config(token="s3cret")
+    keyring = Keyring(config, bus, now_ms=lambda: 1_000, is_dev=lambda: False)
+    shown = {"Authorization": f"Bearer {text}"}
+    for _ in range(5):
+        assert (await ask(config, url="/x?right=read", keyring=keyring, headers=shown)).status_code == 200
+    assert bus.reads == 1
+    bus.rows = ()
+    keyring.heard()
+    assert (await ask(config, url="/x?right=read", keyring=keyring, headers=shown)).status_code == 401
 
 
 @pytest.mark.parametrize("url", ["/functions", "/healthz", "/x?right=read"])

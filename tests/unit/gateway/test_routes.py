@@ -37,7 +37,7 @@ def test_every_route_says_which_right_it_needs() -> None:
         assert entry.right is None or entry.right in get_args(Right)
         if entry.right == "read":
             assert entry.method == "GET", entry
-        elif entry.right is not None:
+        elif entry.right is not None and entry.path != "/tokens":  # who has which token is for operators
             assert entry.method in {"POST", "DELETE"}, entry
 
 
@@ -233,7 +233,7 @@ async def test_the_token_is_swapped_for_a_strict_cookie_and_taken_back(server: V
         assert (await rig.http.get("/jobs")).status_code == 200
         foreign = await rig.http.post("/functions/hello.any", headers={"Origin": "https://evil.example"})
         assert foreign.status_code == 403
-        await rig.http.post("/logout")
+        await rig.http.post("/logout", headers={"Origin": str(rig.http.base_url).rstrip("/")})
         assert (await rig.http.get("/jobs")).status_code == 401
 
 

@@ -24,10 +24,10 @@ async def test_instants_that_pass_while_cron_is_off_are_counted_as_skipped(bus: 
     )
     await bus.occur("f", "tick", 1, due_ms, next_ms=due_ms + 1_000, job=bus.new_job_id())
     console = Console(bus, cast("Any", None), "http://127.0.0.1", None, lambda: None)
-    await console._cron()  # pyright: ignore[reportPrivateUsage]
+    await console._cron()
     server.clock.advance(10_000)
     await bus.beat(pump=True)  # the host's picture of the bus's clock
-    await console._cron()  # pyright: ignore[reportPrivateUsage]
+    await console._cron()
     (row,) = await bus.recurrences("f")
     assert not row.paused
     assert 9 <= row.skipped <= 12

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from echod.config import Config
+from echod.config import Config, is_loopback
 from echod.errors import Refused
-from echod.node.doors import chosen, is_loopback, reaches_bus, refuse_open_door, wanted
+from echod.node.doors import chosen, reaches_bus, refuse_open_door, wanted
 from echofn.manifest import Function, Policy
 from echofn.walls import trial
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_loopback_needs_no_token(host: str) -> None:
+def test_dev_on_loopback_needs_no_token_and_start_does(host: str) -> None:
     assert is_loopback(host)
     refuse_open_door(Config(host=host), "dev")
+    with pytest.raises(Refused, match="every process of this machine"):
+        refuse_open_door(Config(host=host), "start")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", ""])

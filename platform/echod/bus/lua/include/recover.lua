@@ -78,7 +78,12 @@ local function note_step(expected_ms)
   if expected_ms == 0 then return 0 end
   local step = expected_ms < 0 and OUTAGE_STEP_MS or now - expected_ms
   if step <= 1000 then return 0 end
-  redis.call('HSET', g.hold, 'at', now, 'step', step)
+  -- A small step, of a call that was long on its way, does not end the hold of a large one.
+  local hold = redis.call('HMGET', g.hold, 'at', 'step')
+  local age = hold[1] and now - tonumber(hold[1]) or -1
+  if not (age >= 0 and age < DEFAULT_LEASE_MS and step < tonumber(hold[2])) then
+    redis.call('HSET', g.hold, 'at', now, 'step', step)
+  end
   return step == OUTAGE_STEP_MS and -1 or step
 end
 

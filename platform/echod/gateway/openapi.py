@@ -1,0 +1,248 @@
+"""GET /openapi.json: the routes with the types of what they take and answer, and each function with its own schemas.
+
+One row of `SHAPES` per route of the table that programs use; a test holds the two together. A function's JSON Schemas
+are discovery's; their definitions move among the components, under the function's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from echod.gateway import shapes, tokens
+from echod.gateway.desk import Desk, answer
+from echod.gateway.functions import LONGEST_S, SHORTEST_S
+from echod.gateway.jobs import MOST, STATES
+from echod.gateway.views import View
+from echofn.manifest import Function, WebhookTrigger
+
+_PROBLEM = "application/problem+json"
+_JSON = "application/json"
+_COMPONENT = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_TEXT: View = {"type": "string"}
+_LOWEST, _HIGHEST = -(2**63), 2**64 - 1  # what msgpack, and with it any reader of a payload, can carry
+_CARRIED = "#/components/schemas/Carried"
+_CARRYING: Mapping[str, View] = {  # what a payload's schema leaves open, and the wire does not
+    "integer": {"minimum": _LOWEST, "maximum": _HIGHEST},
+    "object": {"additionalProperties": {"$ref": _CARRIED}},
+    "array": {"items": {"$ref": _CARRIED}},
+}
+
+
+class Shape(NamedTuple):
+    """What a route takes and answers. `answers`: type by status, None for one without a body that is JSON."""
+
+    summary: str
+    answers: Mapping[int, Any]
+    query: Mapping[str, View] = {}
+    takes: Any = None
+    binary: bool = False
+
+
+_LIST: Mapping[str, View] = {
+    "function": _TEXT,
+    "lane": _TEXT,
+    "limit": {"type": "integer", "minimum": 1, "maximum": MOST},
+    "cursor": {"type": "string", "pattern": "^(JOB[0-9A-Za-z]{11})?$"},
+}
+_NAME: View = {"type": "string", "minLength": 1}
+_WHERE: Mapping[str, View] = {"function": _TEXT}
+_WINDOW: View = {"type": "integer", "minimum": SHORTEST_S, "maximum": LONGEST_S}
+_STATE: View = {"enum": list(STATES)}
+
+SHAPES: Mapping[tuple[str, str], Shape] = {
+    ("GET", "/"): Shape("All functions", {200: shapes.Functions}),
+    ("GET", "/functions"): Shape("All functions", {200: shapes.Functions}),
+    ("GET", "/functions/{name}"): Shape("A function", {200: shapes.FunctionWhole}, {"window": _WINDOW}),
+    ("POST", "/functions/{name}"): Shape("Call a function", {200: Any, 202: shapes.Accepted}, takes=Any),
+    ("POST", "/functions/{name}/pause"): Shape("Pause a function", {200: shapes.Paused}, {"lane": _TEXT}),
+    ("POST", "/functions/{name}/resume"): Shape("Resume a function", {200: shapes.Paused}, {"lane": _TEXT}),
+    ("GET", "/jobs"): Shape("Jobs, newest first", {200: shapes.Jobs}, {**_LIST, "state": _STATE}),
+    ("GET", "/jobs/{id}"): Shape("A job", {200: shapes.Whole}, _WHERE),
+    ("GET", "/jobs/{id}/logs"): Shape("What a job wrote", {200: list[shapes.LogShape]}, _WHERE),
+    ("POST", "/jobs/{id}/cancel"): Shape("Cancel a job", {200: shapes.Accepted, 202: shapes.Accepted}, _WHERE),
+    ("POST", "/jobs/{id}/redrive"): Shape("Run a dead job again", {200: shapes.Accepted}, _WHERE),
+    ("GET", "/schedules"): Shape("All schedules", {200: shapes.Schedules}),
+    ("POST", "/schedules/{id}/run"): Shape("Run a schedule now", {202: shapes.Accepted}),
+    ("POST", "/schedules/{id}/pause"): Shape("Pause a schedule", {200: shapes.SchedulePaused}),
+    ("POST", "/schedules/{id}/resume"): Shape("Resume a schedule", {200: shapes.SchedulePaused}),
+    ("GET", "/lanes"): Shape("Lanes", {200: dict[str, Any]}, {"function": _TEXT}),
+    ("GET", "/morgue"): Shape("Dead jobs", {200: shapes.Jobs}, _LIST),
+    ("GET", "/versions"): Shape("Versions", {200: dict[str, Any]}),
+    ("GET", "/nodes"): Shape("Nodes", {200: dict[str, Any]}),
+    ("GET", "/bus"): Shape("The bus", {200: dict[str, Any]}),
+    ("POST", "/deploy"): Shape("Deploy a folder", {200: dict[str, Any]}, binary=True),
+    ("GET", "/tokens"): Shape("Tokens, but for themselves", {200: shapes.Tokens}),
+    ("POST", "/tokens"): Shape("Make a token", {201: shapes.TokenMade}, takes=tokens.Wanted),
+    ("DELETE", "/tokens/{name}"): Shape("Revoke a token", {200: shapes.TokenRevoked}),
+    ("POST", "/login/links"): Shape("Make a login link", {201: shapes.LinkMade}, takes=tokens.WantedLink),
+    ("GET", "/metrics"): Shape("Prometheus's text", {200: None}),
+    ("GET", "/openapi.json"): Shape("This document", {200: dict[str, Any]}),
+    ("GET", "/healthz"): Shape("Liveness", {200: shapes.Healthy}),
+    ("GET", "/readyz"): Shape("Readiness", {200: shapes.Ready, 503: shapes.Ready}),
+}
+PAGES_ONLY = {("GET", "/login"), ("POST", "/login"), ("POST", "/logout"), ("GET", "/events")}
+_OPEN = {"/healthz", "/readyz"}
+
+
+async def document(desk: Desk, request: Request) -> Response:
+    """GET /openapi.json."""
+    active = desk.registry.active
+    return answer(openapi(active.manifest.functions if active else ()))
+
+
+def openapi(functions: Sequence[Function]) -> View:
+    """The document for these functions."""
+    types = [shape.takes for shape in SHAPES.values() if shape.takes not in (None, Any)]
+    types += [each for shape in SHAPES.values() for each in shape.answers.values() if each not in (None, Any)]
+    types.append(shapes.ProblemShape)
+    found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    of_type = dict(zip(map(repr, types), found, strict=True))
+    of_type[repr(Any)] = {}
+    paths: dict[str, dict[str, View]] = {}
+    for (method, path), shape in SHAPES.items():
+        paths.setdefault(path, {})[method.lower()] = _operation(method, path, shape, of_type)
+    defined: dict[str, Any] = {**components, "Carried": _carried()}
+    for function in functions:
+        paths[f"/functions/{_quoted(function.name)}"] = _called(function, paths["/functions/{name}"], defined)
+    if functions:  # each has its own
+        del paths["/functions/{name}"]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "echod", "version": "1", "description": "Functions, jobs and their operation."},
+        "paths": paths,
+        "components": {
+            "schemas": defined,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(method: str, path: str, shape: Shape, of_type: Mapping[str, Any]) -> View:
+    operation: View = {
+        "operationId": re.sub(r"\W+", "_", f"{method.lower()} {path}").strip("_"),
+        "summary": shape.summary,
+        "responses": {
+            **{str(status): _answered(kind, of_type) for status, kind in shape.answers.items()},
+            "default": {"description": "A problem", "content": _content(_PROBLEM, of_type[repr(shapes.ProblemShape)])},
+        },
+        "security": [] if path in _OPEN else [{"token": []}],
+    }
+    named = re.findall(r"{(\w+)}", path)
+    parameters = [_parameter(name, "path", _NAME, is_required=True) for name in named]
+    parameters += [_parameter(name, "query", schema) for name, schema in shape.query.items()]
+    if parameters:
+        operation["parameters"] = parameters
+    if shape.takes is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": _content(_JSON, {"$ref": _CARRIED} if shape.takes is Any else of_type[repr(shape.takes)]),
+        }
+    if shape.binary:
+        operation["requestBody"] = {"content": _content("application/octet-stream", {})}
+    return operation
+
+
+def _parameter(name: str, where: str, schema: View, *, is_required: bool = False) -> View:
+    return {"name": name, "in": where, "required": is_required, "schema": schema}
+
+
+def _answered(kind: Any, of_type: Mapping[str, Any]) -> View:
+    if kind is None:
+        return {"description": "A page, or text"}
+    return {
+        "description": str(getattr(kind, "__doc__", None) or "JSON"),
+        "content": _content(_JSON, of_type[repr(kind)]),
+    }
+
+
+def _called(function: Function, general: Mapping[str, View], defined: dict[str, Any]) -> dict[str, View]:
+    """The path of one function: its payload and its result."""
+    general_call = cast("dict[str, Any]", general["post"])
+    prefix = (
+        function.name if _COMPONENT.fullmatch(function.name) else hashlib.sha256(function.name.encode()).hexdigest()
+    )
+    payload = _moved(function.payload_schema, f"{prefix}.payload", defined, is_payload=True)
+    result = _moved(function.result_schema, f"{prefix}.result", defined)
+    call: View = {
+        **general_call,
+        "operationId": f"call_{prefix}",
+        "summary": function.doc or f"Call {function.name}",
+        "parameters": _WISHES,
+        "requestBody": {"required": function.payload_schema is not None, "content": _content(_JSON, payload)},
+        "responses": {
+            **general_call["responses"],
+            "200": {"description": "Its result, with Prefer: wait", "content": _content(_JSON, result)},
+        },
+    }
+    window = [_parameter("window", "query", _WINDOW)]
+    show = {**general["get"], "operationId": f"show_{prefix}", "parameters": window}
+    is_hook_alone = all(isinstance(trigger, WebhookTrigger) for trigger in function.triggers)
+    return {"get": show} if is_hook_alone else {"get": show, "post": call}
+
+
+_WISHES: list[View] = [
+    {
+        "name": "Prefer",
+        "in": "header",
+        "description": "wait=SECONDS, at most 60: answer with the result if it comes in time",
+        "schema": {"type": "string"},
+    },
+]
+
+
+def _carried() -> View:
+    """Any JSON that a payload can be."""
+    item = {"$ref": _CARRIED}
+    return {
+        "anyOf": [
+            *({"type": kind} for kind in ("null", "boolean", "string")),
+            {"type": "integer", "minimum": _LOWEST, "maximum": _HIGHEST},
+            {"type": "number"},
+            {"type": "array", "items": item},
+            {"type": "object", "additionalProperties": item},
+        ]
+    }
+
+
+def _moved(schema: dict[str, Any] | None, prefix: str, defined: dict[str, Any], *, is_payload: bool = False) -> Any:
+    """A schema whose definitions are components of the document; a payload's integers are those that can be carried."""
+    if schema is None:
+        return {"$ref": _CARRIED} if is_payload else {}
+
+    def moved(item: Any) -> Any:
+        if isinstance(item, dict):
+            entries = cast("dict[str, Any]", item)
+            found = {key: _renamed(value, prefix) if key == "$ref" else moved(value) for key, value in entries.items()}
+            return {**_CARRYING.get(str(found.get("type")), {}), **found} if is_payload else found
+        if isinstance(item, list):
+            return [moved(each) for each in item]  # pyright: ignore[reportUnknownVariableType]  # JSON
+        return item
+
+    for name, definition in cast("dict[str, Any]", schema.get("$defs", {})).items():
+        defined[_component(prefix, name)] = moved(definition)
+    return moved({key: value for key, value in schema.items() if key not in {"$defs", "$schema", "$id"}})
+
+
+def _renamed(reference: Any, prefix: str) -> Any:
+    name = str(reference).removeprefix("#/$defs/")
+    return f"#/components/schemas/{_component(prefix, name)}" if name != reference else reference
+
+
+def _component(prefix: str, name: str) -> str:
+    return f"{prefix}.{re.sub(r'[^A-Za-z0-9._-]', '_', name)}"
+
+
+def _content(media_type: str, schema: Any) -> View:
+    return {media_type: {"schema": schema}}
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="")

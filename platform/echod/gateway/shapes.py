@@ -1,0 +1,259 @@
+"""The shapes of requests and answers (design §11), as types: /openapi.json is generated from them, tests hold to them.
+
+An answer may have more members than are named here; it never lacks one of these.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from echod.model.job import State
+from echod.model.token import Scope
+
+Instant = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+JobText = Annotated[str, msgspec.Meta(pattern="^JOB[0-9A-Za-z]{11}$")]
+
+
+class ProblemShape(msgspec.Struct, rename={"kind": "type"}):
+    """RFC 9457."""
+
+    kind: Annotated[str, msgspec.Meta(pattern="^urn:echod:problem:[a-z-]+$")]
+    title: str
+    status: int
+    detail: str
+
+
+class Accepted(msgspec.Struct):
+    """A job that was minted, or was there already."""
+
+    id: JobText
+    function: str
+    state: State
+    url: str
+
+
+class ErrorShape(msgspec.Struct, rename={"kind": "type"}):
+    """Why a run ended badly."""
+
+    kind: str
+    message: str
+    traceback: str
+    cause: str
+
+
+class OccurrenceShape(msgspec.Struct):
+    """The due instant that a job came of."""
+
+    recurrence: str
+    due: Instant
+    manual: bool
+
+
+class Brief(msgspec.Struct):
+    """A job in a list."""
+
+    id: JobText
+    function: str
+    lane: str
+    state: State
+    reason: str | None
+    attempts: Count
+    failures: Count
+    error: ErrorShape | None
+    due: Instant
+    minted: Instant
+    started: Instant | None
+    ended: Instant | None
+    occurrence: OccurrenceShape | None
+    parent: str | None
+    version: str | None
+
+
+class RunShape(msgspec.Struct):
+    """One run of a job."""
+
+    attempt: Count
+    worker: str
+    started: Instant | None
+    ended: Instant | None
+    outcome: str
+    cause: str | None
+    wait_ms: int
+    cpu_s: float
+    peak_bytes: Count
+    cold: bool
+
+
+class Whole(Brief):
+    """A job."""
+
+    payload: Any
+    result: Any
+    history: list[RunShape]
+
+
+class Jobs(msgspec.Struct):
+    """A part of a list of jobs, newest first; `cursor` leads on."""
+
+    jobs: list[Brief]
+    cursor: str | None
+
+
+class LogShape(msgspec.Struct):
+    """A line that a job wrote."""
+
+    id: str
+    at: Instant
+    attempt: int
+    stream: str
+    level: str
+    logger: str
+    text: str
+
+
+class TriggerShape(msgspec.Struct):
+    """What starts a function."""
+
+    kind: Literal["cron", "every", "webhook", "queue"]
+
+
+class FunctionShape(msgspec.Struct):
+    """A function and what waits for it."""
+
+    name: str
+    module: str
+    queue: str
+    triggers: list[TriggerShape]
+    policy: dict[str, Any]
+    pending: Count
+    active: Count
+    scheduled: Count
+    dead: Count
+    version: str
+
+
+class LoadErrorShape(msgspec.Struct):
+    """Why a module is left out."""
+
+    module: str
+    line: int | None
+    column: int | None
+    message: str
+
+
+class Functions(msgspec.Struct):
+    functions: list[FunctionShape]
+    errors: list[LoadErrorShape]
+
+
+class Percentiles(msgspec.Struct):
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class MetricsShape(msgspec.Struct):
+    """Counted over a window."""
+
+    window_s: Count
+    minted: Count
+    done: Count
+    failed: Count
+    retried: Count
+    dead: Count
+    timeouts: Count
+    duration_ms: Percentiles
+    wait_ms: Percentiles
+    late_ms: Percentiles
+    missed: Count
+    skipped: Count
+
+
+class FunctionWhole(FunctionShape):
+    metrics: MetricsShape
+    next: list[Any]
+    recent: list[Brief]
+
+
+class Paused(msgspec.Struct):
+    name: str
+    lane: str | None
+    paused: bool
+
+
+class ScheduleShape(msgspec.Struct):
+    """A recurrence."""
+
+    id: str
+    function: str
+    rule: str
+    tz: str
+    next: Instant | None
+    last: Instant | None
+    missed: Count
+    skipped: Count
+    paused: bool
+    error: str | None
+
+
+class Schedules(msgspec.Struct):
+    schedules: list[ScheduleShape]
+
+
+class SchedulePaused(msgspec.Struct):
+    id: str
+    paused: bool
+    next: Instant | None
+
+
+class TokenShape(msgspec.Struct):
+    """A token, but for itself."""
+
+    name: str
+    scopes: list[Scope]
+    made: Instant
+    expires: Instant | None
+    expired: bool
+    used: Instant | None
+    sessions: Count
+
+
+class Tokens(msgspec.Struct):
+    tokens: list[TokenShape]
+
+
+class TokenMade(msgspec.Struct):
+    """The one answer that holds the token."""
+
+    name: str
+    token: str
+    scopes: list[Scope]
+    expires: Instant | None
+
+
+class TokenRevoked(msgspec.Struct):
+    name: str
+    revoked: bool
+
+
+class LinkMade(msgspec.Struct):
+    """A path to open once in a browser."""
+
+    path: str
+    scopes: list[Scope]
+    expires: Instant | None
+
+
+class Healthy(msgspec.Struct):
+    ok: bool
+
+
+class Ready(msgspec.Struct):
+    ready: bool
+    bus: bool
+    version: str | None
+    sandbox: str
+    degraded: list[str]

@@ -1,0 +1,401 @@
+"""Bytes as they are, against a running gateway: what could be read in two ways, what never ends, what is too much.
+
+RFC 9112 section 11.2 (request smuggling), section 6 (lengths and codings); field reports K3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from echod.gateway.connection import Bounds
+from unit.gateway.kit import Rig, Valkey, serving
+
+QUICK = Bounds(head_s=0.4, body_s=0.5, body_rate=1000, linger_s=0.3, head_bytes=4096, headers=20)
+
+
+@pytest.fixture
+async def rig(server: Valkey) -> AsyncIterator[Rig]:
+    async with serving(server) as rig:
+        yield rig
+
+
+@pytest.fixture
+async def quick(server: Valkey) -> AsyncIterator[Rig]:
+    """A gateway that is in a hurry."""
+    async with serving(server, bounds=QUICK) as rig:
+        yield rig
+
+
+class Wire:
+    """One connection, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, *parts: bytes) -> None:
+        for part in parts:
+            self.writer.write(part)
+            await self.writer.drain()
+
+    async def answer(self, within_s: float = 10) -> tuple[int, dict[str, str], bytes]:
+        """The next answer: status, headers, body."""
+        async with asyncio.timeout(within_s):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            headers = {
+                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)
+            }
+            body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        return int(head[0].split()[1]), headers, body
+
+    async def ended(self, within_s: float = 10) -> bytes:
+        """What is left until the server closes."""
+        async with asyncio.timeout(within_s):
+            try:
+                return await self.reader.read()
+            except ConnectionError:
+                return b""
+
+
+@contextlib.asynccontextmanager
+async def wire(rig: Rig) -> AsyncIterator[Wire]:
+    reader, writer = await asyncio.open_connection(rig.http.base_url.host, rig.http.base_url.port)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.close()
+
+
+def post(*headers: bytes, path: bytes = b"/functions/hello.any", version: bytes = b"1.1") -> bytes:
+    lines = [b"POST " + path + b" HTTP/" + version, b"Host: localhost", b"Content-Type: application/json", *headers]
+    return b"\r\n".join([*lines, b"", b""])
+
+
+async def minted(rig: Rig) -> int:
+    return (await rig.bus.stats(["hello.any"]))["hello.any"].pending
+
+
+CHUNKED = b"Transfer-Encoding: chunked"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        post(CHUNKED, b"Content-Length: 3") + b"1\r\n1\r\n0\r\n\r\n",
+        post(b"Content-Length: 3", CHUNKED) + b"1\r\n1\r\n0\r\n\r\n",
+        post(b"Content-Length: 1", b"Content-Length: 1") + b"1",
+        post(b"Content-Length: 1", b"Content-Length: 2") + b"11",
+        post(b"Content-Length: 1, 1") + b"1",
+        post(b"Content-Length: +1") + b"1",
+        post(b"Content-Length: -1") + b"1",
+        post(b"Content-Length: 0x1") + b"1",
+        post(b"Content-Length: 1 1") + b"1",
+        post(b"Content-Length:") + b"1",
+        post(b"Content-Length: 99999999999999999999999999") + b"1",
+        post(CHUNKED, CHUNKED) + b"1\r\n1\r\n0\r\n\r\n",
+        post(b"Transfer-Encoding: gzip, chunked") + b"1\r\n1\r\n0\r\n\r\n",
+        post(b"Transfer-Encoding: chunked, identity") + b"1\r\n1\r\n0\r\n\r\n",
+        post(b"Transfer-Encoding: xchunked") + b"1\r\n1\r\n0\r\n\r\n",
+        post(b"Transfer-Encoding: identity") + b"1",
+        post(b"Transfer-Encoding : chunked") + b"1\r\n1\r\n0\r\n\r\n",
+        post(b"Transfer-Encoding: \x0bchunked") + b"1\r\n1\r\n0\r\n\r\n",
+        post(b"Transfer-Encoding:", b" chunked") + b"1\r\n1\r\n0\r\n\r\n",
+        post(CHUNKED, version=b"1.0") + b"1\r\n1\r\n0\r\n\r\n",
+        post(CHUNKED) + b"zz\r\n1\r\n0\r\n\r\n",
+        post(CHUNKED) + b"-1\r\n1\r\n0\r\n\r\n",
+        post(CHUNKED) + b"0x1\r\n1\r\n0\r\n\r\n",
+        post(CHUNKED) + b" 1\r\n1\r\n0\r\n\r\n",
+        post(CHUNKED) + b"1 \r\n1\r\n0\r\n\r\n",
+        post(CHUNKED) + b"1\n1\n0\n\n",
+        post(CHUNKED) + b"1\r\n12\r\n0\r\n\r\n",
+        post(CHUNKED) + b"2\r\n1\r\n0\r\n\r\n",
+        post(CHUNKED) + b"fffffffffffffffff\r\n1\r\n0\r\n\r\n",
+        post(CHUNKED) + b"1;a\nb\r\n1\r\n0\r\n\r\n",
+        post(CHUNKED) + b"1\r\n1\r\n0\r\nContent-Length: 5\r\n\r\n",
+        post(b"X: a", b" b", b"Content-Length: 1") + b"1",
+        post(b"X: a", b"\tb", b"Content-Length: 1") + b"1",
+        post(b"X: a\nY: b", b"Content-Length: 1") + b"1",
+        post(b"X: a\rY: b", b"Content-Length: 1") + b"1",
+        post(b"X: a\0b", b"Content-Length: 1") + b"1",
+        post(b"X\0: a", b"Content-Length: 1") + b"1",
+        post(b": a", b"Content-Length: 1") + b"1",
+        post(b"no colon", b"Content-Length: 1") + b"1",
+        post(b"Content-Length: 1", path=b"/functions/hello\0any") + b"1",
+        post(b"Content-Length: 1").replace(b"\r\n", b"\n") + b"1",
+        post(b"Content-Length: 1", b"Host: localhost") + b"1",
+        post(b"Content-Length: 1", version=b"0.9") + b"1",
+        post(b"Content-Length: 1", version=b"1.2") + b"1",
+        post(b"Content-Length: 1", version=b"2.0") + b"1",
+        b"POST /functions/hello.any\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"post /functions/hello.any HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+async def test_what_could_be_read_in_two_ways_is_400_ends_the_connection_and_mints_nothing(
+    rig: Rig, sent: bytes
+) -> None:
+    async with wire(rig) as connection:
+        await connection.send(sent)
+        status, headers, body = await connection.answer()
+        assert status == 400, body
+        assert headers["content-type"] == "application/problem+json"
+        assert headers["connection"] == "close"
+        assert msgspec.json.decode(body)["status"] == 400
+        with contextlib.suppress(ConnectionError):
+            await connection.send(GET)
+        assert await connection.ended() == b""  # what follows is never taken for a request
+    assert await minted(rig) == 0
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+async def test_a_body_in_chunks_of_any_size_is_whole(rig: Rig, size: int) -> None:
+    body = msgspec.json.encode({"text": "x" * 500, "n": [1, 2, 3]})
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
+    async with wire(rig) as connection:
+        await connection.send(post(CHUNKED), *(b"%x\r\n%s\r\n" % (len(part), part) for part in parts), b"0\r\n\r\n")
+        assert (await connection.answer())[0] == 202
+    assert msgspec.msgpack.decode((await rig.claim("hello.any")).payload) == msgspec.json.decode(body)
+
+
+async def test_a_request_a_byte_at_a_time_is_whole(rig: Rig) -> None:
+    async with wire(rig) as connection:
+        whole = post(b"Content-Length: 7") + b"[1,2,3]"
+        await connection.send(*(whole[at : at + 1] for at in range(len(whole))))
+        assert (await connection.answer())[0] == 202
+    assert (await rig.claim("hello.any")).payload == msgspec.msgpack.encode([1, 2, 3])
+
+
+async def test_trailers_are_no_headers(rig: Rig) -> None:
+    async with wire(rig) as connection:
+        trailers = b"Idempotency-Key: k\r\nEcho-Lane: other\r\nX-Any: y\r\n\r\n"
+        await connection.send(post(CHUNKED), b"1\r\n7\r\n", b"0\r\n" + trailers)
+        assert (await connection.answer())[0] == 202
+    job = await rig.claim("hello.any")
+    assert (job.payload, job.lane) == (b"\x07", "-")
+
+
+async def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
+    async with wire(rig) as connection:
+        asked = [post(b"Content-Length: 1", b"Prefer: x") + b"1", GET, post(b"Content-Length: 2") + b"[x"]
+        await connection.send(b"".join([*asked, GET]))
+        assert [(await connection.answer())[0] for _ in range(4)] == [202, 200, 400, 200]
+
+
+async def test_rubbish_behind_a_good_request_does_not_answer_for_it(rig: Rig) -> None:
+    async with wire(rig) as connection:
+        await connection.send(post(b"Content-Length: 1") + b"1" + b"\0rubbish\r\n\r\n" + GET)
+        assert (await connection.answer())[0] == 202
+        assert await connection.ended() == b""
+
+
+async def test_a_connection_serves_many_requests(rig: Rig) -> None:
+    async with wire(rig) as connection:
+        for _ in range(20):
+            await connection.send(GET)
+            assert (await connection.answer())[0] == 200
+
+
+async def test_an_upgrade_is_not_taken_and_what_follows_it_not_read(rig: Rig) -> None:
+    async with wire(rig) as connection:
+        await connection.send(
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + GET
+        )
+        assert (await connection.answer())[0] == 200
+        assert await connection.ended() == b""
+
+
+# ---- too much -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_length_over_the_limit_is_413_before_any_of_the_body_came(rig: Rig) -> None:
+    async with wire(rig) as connection:
+        await connection.send(post(b"Content-Length: 1073741824", b"Expect: 100-continue"))
+        status, _, body = await connection.answer()
+        assert status == 413, body
+
+
+@pytest.mark.parametrize("more", [(), (b"Connection: close",)])
+async def test_whoever_sends_it_all_first_gets_to_read_the_413(rig: Rig, more: tuple[bytes, ...]) -> None:
+    async with wire(rig) as connection:
+        await connection.send(post(b"Content-Length: 8000000", *more), *[b"x" * 80_000] * 100)
+        assert (await connection.answer())[0] == 413
+
+
+@pytest.mark.parametrize("head", [post(b"Content-Length: 800000000"), post(CHUNKED) + b"2faf0800\r\n"])
+async def test_what_nobody_wants_is_not_read_for_ever(rig: Rig, head: bytes) -> None:
+    async with wire(rig) as connection:
+        answer = asyncio.ensure_future(connection.answer())
+        assert await flood(connection, head, b"x") < 120_000_000
+        assert (await answer)[0] == 413
+
+
+async def flood(connection: Wire, begun: bytes, more: bytes) -> int:
+    """Send without end; how much went before the server had enough."""
+    sent = 0
+    with contextlib.suppress(ConnectionError):
+        await connection.send(begun)
+        while sent < 400_000_000:
+            await connection.send(more * 65_536)
+            sent += 65_536
+    return sent
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        post(*(b"X-%d: y" % number for number in range(30)), b"Content-Length: 1"),
+        post(b"X: " + b"y" * 5000, b"Content-Length: 1"),
+        post(*(b"X-%d: " % number + b"y" * 500 for number in range(10)), b"Content-Length: 1"),
+        post(b"Content-Length: 1", path=b"/functions/" + b"x" * 70_000),
+    ],
+)
+async def test_a_head_over_the_limit_is_431(quick: Rig, head: bytes) -> None:
+    async with wire(quick) as connection:
+        await connection.send(head + b"1")
+        status, headers, _ = await connection.answer()
+        assert (status, headers["connection"]) == (431, "close")
+    assert await minted(quick) == 0
+
+
+@pytest.mark.parametrize(
+    "begun", [b"GET /healthz HTTP/1.1\r\nX: ", b"GET /", post(CHUNKED) + b"0\r\nX: ", post(CHUNKED) + b"1;"]
+)
+async def test_a_line_that_never_ends_is_cut_off(rig: Rig, begun: bytes) -> None:
+    async with wire(rig) as connection:
+        assert await flood(connection, begun, b"y") < 120_000_000
+    assert await minted(rig) == 0
+
+
+async def test_connections_over_the_limit_are_turned_away(server: Valkey) -> None:
+    async with serving(server, bounds=Bounds(connections=3)) as rig, contextlib.AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(wire(rig))
+        async with wire(rig) as connection:
+            status, headers, _ = await connection.answer()
+            assert (status, headers["retry-after"]) == (503, "1")
+
+
+# ---- too slow -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [b"GET / HTTP/1.1\r\nHost: loc", b"G", b"\r\n"])
+async def test_a_head_that_drips_in_is_ended_in_time(quick: Rig, begun: bytes) -> None:
+    async with wire(quick) as connection:
+        began = time.monotonic()
+        await connection.send(begun)
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() - began < 5 and not connection.reader.at_eof():
+                await connection.send(b"\r\n" if begun == b"\r\n" else b"a")
+                await asyncio.sleep(0.02)
+        got = await connection.ended()
+        assert time.monotonic() - began < 3
+        assert got == b"" or got.startswith(b"HTTP/1.1 408"), got
+
+
+async def test_a_connection_that_says_nothing_is_closed(quick: Rig) -> None:
+    async with wire(quick) as connection:
+        assert await connection.ended(3) == b""
+
+
+@pytest.mark.parametrize("head", [post(b"Content-Length: 1000"), post(CHUNKED)])
+async def test_a_body_that_drips_in_is_408_in_time_and_mints_nothing(quick: Rig, head: bytes) -> None:
+    async with wire(quick) as connection:
+        began = time.monotonic()
+        await connection.send(head)
+        part = b"1\r\n1\r\n" if b"chunked" in head else b"1"
+        answer = asyncio.ensure_future(connection.answer())
+        while not answer.done():
+            await connection.send(part)
+            await asyncio.sleep(0.02)
+        assert (await answer)[0] == 408
+        assert time.monotonic() - began < 3
+    assert await minted(quick) == 0
+
+
+async def test_a_steady_body_may_take_longer_than_a_dripping_one(quick: Rig) -> None:
+    body = msgspec.json.encode("x" * 4000)
+    async with wire(quick) as connection:
+        began = time.monotonic()
+        await connection.send(post(b"Content-Length: %d" % len(body)))
+        for at in range(0, len(body), 200):
+            await connection.send(body[at : at + 200])
+            await asyncio.sleep(0.05)
+        assert (await connection.answer())[0] == 202
+        assert time.monotonic() - began > QUICK.body_s
+
+
+async def test_a_wait_for_a_result_is_not_cut_short_by_any_of_these(quick: Rig) -> None:
+    async with wire(quick) as connection:
+        await connection.send(post(b"Content-Length: 1", b"Prefer: wait=20") + b"1")
+        await asyncio.sleep(max(QUICK.head_s, QUICK.body_s) * 2)
+        await quick.run("hello.any", 5)
+        status, _, body = await connection.answer()
+        assert (status, body) == (200, b"5")
+
+
+async def test_a_hundred_slow_heads_do_not_keep_others_waiting(rig: Rig) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(100):
+            held = await stack.enter_async_context(wire(rig))
+            await held.send(b"POST /functions/hello.any HTTP/1.1\r\nHost: ")
+        began = time.monotonic()
+        assert (await rig.http.get("/healthz")).status_code == 200
+        assert time.monotonic() - began < 1
+
+
+# ---- too many -----------------------------------------------------------------------------------------------------
+
+
+async def test_requests_over_the_limit_of_their_path_are_429_with_when_to_come_again(server: Valkey) -> None:
+    async with serving(server, request_limit="5/m") as rig:
+        answers = [await rig.call("hello.any", 1) for _ in range(7)]
+        assert [answer.status_code for answer in answers] == [202] * 5 + [429] * 2
+        assert 1 <= int(answers[-1].headers["Retry-After"]) <= 12
+        assert answers[-1].json()["type"] == "urn:echod:problem:too-many-requests"
+        assert (await rig.call("shop.once", 1)).status_code == 202  # another path
+        for _ in range(10):
+            assert (await rig.http.get("/healthz")).status_code == 200
+
+
+async def test_guesses_at_the_login_are_limited(server: Valkey) -> None:
+    async with serving(server, token="s3cret") as rig:
+        answers = [(await rig.http.post("/login", data={"token": str(guess)})).status_code for guess in range(32)]
+        assert answers[:30] == [401] * 30
+        assert answers[-1] == 429
+
+
+async def test_a_late_loop_turns_requests_away_and_takes_them_again_once_it_is_not(rig: Rig) -> None:
+    lag = rig.desk.intake.lag
+    assert not lag.is_watching
+    assert (await rig.call("hello.any", 1)).status_code == 202
+    loop = asyncio.get_running_loop()
+    stop = loop.time() + 1.5
+
+    def block() -> None:
+        time.sleep(0.4)  # what a flood does to a loop
+        if loop.time() < stop:
+            loop.call_later(0.001, block)
+
+    block()
+    statuses = set[int]()
+    while loop.time() < stop + 5 and (503 not in statuses or statuses & {202} == set()):
+        answer = await rig.call("hello.any", 1)
+        statuses.add(answer.status_code)
+        if answer.status_code == 503:
+            assert answer.headers["Retry-After"] == "1"
+            assert (await rig.http.get("/healthz")).status_code == 200
+            break
+    assert 503 in statuses
+    async with asyncio.timeout(10):
+        while (await rig.call("hello.any", 1)).status_code != 202:
+            await asyncio.sleep(0.05)
+        while lag.is_watching:
+            await asyncio.sleep(0.05)  # and nothing is measured while nobody asks

@@ -1,0 +1,75 @@
+"""/openapi.json: every route of the table, every function with its own schemas, references that resolve."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from echod.gateway.app import TABLE
+from echod.gateway.openapi import PAGES_ONLY, SHAPES, openapi
+from unit.gateway.kit import FUNCTIONS, NAMED, Rig, function
+
+
+def test_the_document_and_the_table_have_the_same_routes() -> None:
+    routes = {(entry.method, re.sub(r":names?", "", entry.path)) for entry in TABLE}
+    assert set(SHAPES) | PAGES_ONLY == routes
+    assert not set(SHAPES) & PAGES_ONLY
+
+
+def test_each_function_has_a_path_with_its_payload_and_its_result() -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"items": {"type": "array", "items": {"$ref": "#/$defs/Item"}}},
+        "$defs": {"Item": {"type": "object", "properties": {"count": {"type": "integer"}}}},
+    }
+    document: Any = openapi([function("shop.pack", schema=schema), function("odd name/{x}#🦊")])
+    call = document["paths"]["/functions/shop.pack"]["post"]
+    assert call["requestBody"]["required"]
+    assert set(call["responses"]) == {"200", "202", "default"}
+    [key] = [key for key in document["components"]["schemas"] if key.endswith(".Item")]
+    assert document["components"]["schemas"][key]["properties"]["count"]["maximum"] == 2**64 - 1
+    assert "/functions/odd%20name%2F%7Bx%7D%23%F0%9F%A6%8A" in document["paths"]
+    for reference in references(document):
+        at: Any = document
+        for step in reference.removeprefix("#/").split("/"):
+            at = at[step]
+
+
+def references(item: Any) -> list[str]:
+    """Every $ref within."""
+    if isinstance(item, dict):
+        own = [item["$ref"]] if "$ref" in item else []
+        return own + [found for value in item.values() for found in references(value)]
+    return [found for value in item for found in references(value)] if isinstance(item, list) else []
+
+
+@pytest.mark.parametrize("path", [path for method, path in SHAPES if method == "GET" and "{" not in path])
+async def test_an_answer_is_what_the_document_says(rig: Rig, path: str) -> None:
+    await rig.mint("hello.any", {"x": 1})
+    await rig.recur("report.weekly")
+    document = (await rig.http.get("/openapi.json")).json()
+    content = document["paths"][path]["get"]["responses"]["200"].get("content")
+    answer = await rig.http.get(path, headers={"Accept": "application/json"})
+    assert answer.status_code == 200
+    if content is not None:
+        schema = {**content["application/json"]["schema"], "components": document["components"]}
+        jsonschema_rs.Draft202012Validator(schema).validate(answer.json())
+
+
+async def test_a_function_and_a_job_are_what_the_document_says(rig: Rig) -> None:
+    id = await rig.mint("hello.greet", {"name": "x"})
+    await rig.run("hello.greet", {"y": b"z"})
+    components = (await rig.http.get("/openapi.json")).json()["components"]
+    for path, kind in ((f"/jobs/{id}", "Whole"), ("/functions/hello.greet", "FunctionWhole")):
+        schema = {"$ref": f"#/components/schemas/{kind}", "components": components}
+        jsonschema_rs.Draft202012Validator(schema).validate((await rig.http.get(path)).json())
+
+
+async def test_the_functions_of_the_active_version_are_in_it(rig: Rig) -> None:
+    paths = (await rig.http.get("/openapi.json")).json()["paths"]
+    assert len([path for path in paths if path.startswith("/functions/") and "{" not in path]) == len(FUNCTIONS)
+    shown = paths["/functions/hello.greet"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert shown["required"] == NAMED["required"]
