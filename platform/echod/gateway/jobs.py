@@ -21,6 +21,7 @@ from echod.model.job import Job, State
 
 STATES: tuple[State, ...] = get_args(State)
 MOST = 200
+LAST_LINES_MS = 1_000
 _FOLLOW_S = (0.1, 1.0)  # shortest and longest pause between two looks at a log that is being written
 
 
@@ -154,7 +155,7 @@ async def _followed(desk: Desk, job: Job, after: str) -> AsyncGenerator[Event | 
     current: Job | None = job
     pause, spoke = _FOLLOW_S[0], loop.time()
     while not desk.closing.is_set():
-        over = current is None or current.state in ENDED  # known before its log is read: what follows is complete
+        over = _is_over(desk, current)  # known before its log is read: what follows is complete
         try:
             entries = await desk.bus.logs(job.function, job.id, after=after)
             current = current if over else await desk.bus.job(job.id, queue=job.function)
@@ -173,6 +174,13 @@ async def _followed(desk: Desk, job: Job, after: str) -> AsyncGenerator[Event | 
             yield None
         if not over:
             await pausing(desk.closing, pause)
+
+
+def _is_over(desk: Desk, job: Job | None) -> bool:
+    """Whether nothing can be added any more: supervisors write the last lines of a run just after its verdict."""
+    if job is None:
+        return True
+    return job.state in ENDED and desk.bus.clock.now_ms() - (job.ended_ms or 0) > LAST_LINES_MS
 
 
 def _unknown(text: str) -> Problem:

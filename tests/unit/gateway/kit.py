@@ -196,9 +196,9 @@ async def publish(
     manifest = msgspec.msgpack.encode(Manifest("functions", functions))
     await bus.put_version(version, [b""], manifest)
     said = Said(errors, hashlib.sha256(manifest).digest())
-    await bus.activate(version, errors=msgspec.msgpack.encode(said))
+    active = await bus.activate(version, errors=msgspec.msgpack.encode(said))
     for found in functions:
-        await bus.configure(found.name, found.policy, 1)
+        await bus.configure(found.name, found.policy, active.generation)
 
 
 async def until(fact: Callable[[], object], seconds: float = 10) -> None:

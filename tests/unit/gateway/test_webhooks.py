@@ -407,7 +407,7 @@ async def test_hmac_bearer_and_basic_over_http(rig: Rig) -> None:
 
 @pytest.mark.parametrize(
     "signature",
-    [b"", b"sha256=", b"sha256=\xff\xfe", b"sha256=" + b"0" * 64, b"sha256=" + b"a" * 60_000, b"\x80" * 100, b"sha1=0"],
+    [b"", b"sha256=", b"sha256=\xff\xfe", b"sha256=" + b"0" * 64, b"sha256=" + b"a" * 8_000, b"\x80" * 100, b"sha1=0"],
 )
 async def test_odd_signatures_are_401(signature: bytes, rig: Rig) -> None:
     answer = await post(rig, "/hooks/gh", b"{}", [(b"X-Hub-Signature-256", signature)])
@@ -457,7 +457,8 @@ async def test_a_function_of_webhooks_alone_is_not_called_around_them(rig: Rig) 
 async def test_a_full_queue_is_429(rig: Rig) -> None:
     await taken(rig, "/hooks/small")
     answer = await post(rig, "/hooks/small")
-    assert (answer.status_code, answer.headers["Retry-After"]) == (429, "1")
+    assert answer.status_code == 429, answer.text
+    assert answer.headers["Retry-After"] == "1"
 
 
 async def test_too_much_in_the_address_or_the_headers_is_refused(rig: Rig) -> None:
