@@ -283,6 +283,17 @@ async def test_a_log_is_followed_live_and_ends_with_its_job(rig: Rig) -> None:
     assert rest == [("log", "line 3"), ("end", "done")]
 
 
+async def test_the_last_lines_that_come_after_the_verdict_are_followed_too(rig: Rig) -> None:
+    """A supervisor writes a run's output up to a fifth of a second after its settle."""
+    id = await rig.mint("hello.any", 1)
+    await rig.run("hello.any")
+    async with rig.http.stream("GET", f"/jobs/{id}/logs") as answer:
+        events = following(answer)
+        await rig.bus.log("hello.any", id, [line(1)])
+        rest = [(name, data.get("text", data.get("state"))) async for name, _, data in events]
+    assert rest == [("log", "line 1"), ("end", "done")]
+
+
 async def test_a_log_is_resumed_after_the_last_line_that_came(rig: Rig) -> None:
     id = await rig.mint("hello.any", 1)
     await rig.bus.log("hello.any", id, [line(number) for number in range(5)])
