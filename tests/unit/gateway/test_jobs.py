@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import msgspec
@@ -283,12 +284,20 @@ async def test_a_log_is_followed_live_and_ends_with_its_job(rig: Rig) -> None:
     assert rest == [("log", "line 3"), ("end", "done")]
 
 
+def looks(rig: Rig) -> int:
+    """How often a log was read."""
+    found = re.search(rb"cmdstat_xrange:calls=(\d+)", cast("bytes", rig.valkey.command("INFO", "commandstats")))
+    return int(found[1]) if found else 0
+
+
 async def test_the_last_lines_that_come_after_the_verdict_are_followed_too(rig: Rig) -> None:
     """A supervisor writes a run's output up to a fifth of a second after its settle."""
     id = await rig.mint("hello.any", 1)
     await rig.run("hello.any")
+    before = looks(rig)
     async with rig.http.stream("GET", f"/jobs/{id}/logs") as answer:
         events = following(answer)
+        await until(lambda: looks(rig) > before)
         await rig.bus.log("hello.any", id, [line(1)])
         rest = [(name, data.get("text", data.get("state"))) async for name, _, data in events]
     assert rest == [("log", "line 1"), ("end", "done")]
