@@ -71,13 +71,16 @@ async def dev(tmp_path: Path) -> AsyncIterator[Dev]:
     process = await asyncio.create_subprocess_exec(program, *args, stdin=DEVNULL, stdout=DEVNULL, stderr=STDOUT)
     url = f"http://127.0.0.1:{port}"
     try:
-        async with asyncio.timeout(30), httpx.AsyncClient() as http:
+        async with asyncio.timeout(90), httpx.AsyncClient() as http:
             ready = False
             while not ready:
                 assert process.returncode is None, "echod dev ended"
                 with contextlib.suppress(httpx.TransportError):
                     ready = (await http.get(f"{url}/readyz")).status_code == 200
                 await asyncio.sleep(0.05)
+            # What a fresh installation compiles at its first page and first run is not what is tried here.
+            assert (await http.get(url, headers={"Accept": "text/html"}, timeout=60)).status_code == 200
+            await http.post(f"{url}/functions/hello.nothing", headers={"Prefer": "wait=30"}, timeout=60)
         yield Dev(url, folder)
     finally:
         if process.returncode is None:

@@ -44,8 +44,11 @@ class Buckets:
         return 0.0
 
 
+_INERTIA = 8  # samples it takes for lateness to show: a cold start imports for a second or two, and is no overload
+
+
 class Pace(msgspec.Struct, frozen=True):
-    """When the loop counts as late. A sample counts `most_s` at most: one stall alone turns nobody away."""
+    """When the loop counts as late. A sample counts `most_s` at most: a few stalls turn nobody away."""
 
     every_s: float = 0.05
     watched_s: float = 1.0
@@ -90,7 +93,7 @@ class Lag:
     def _rang(self) -> None:
         loop = asyncio.get_running_loop()
         late_s = min(max(loop.time() - self._expected, 0.0), self._pace.most_s)
-        self.seconds = (self.seconds + late_s) / 2
+        self.seconds += (late_s - self.seconds) / _INERTIA
         self._timer = None
         if loop.time() < self._until:
             self._arm(loop)

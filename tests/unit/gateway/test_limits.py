@@ -58,17 +58,15 @@ def stall() -> None:
     time.sleep(0.6)
 
 
-async def test_one_stall_alone_is_not_lateness_and_a_second_is() -> None:
+async def test_a_few_stalls_are_not_lateness_and_a_row_of_them_is() -> None:
+    """A cold start imports for a second or two; that must not refuse the first page."""
     lag = Lag()
-    lag.arrived()
-    await asyncio.sleep(0)
-    stall()
-    await asyncio.sleep(0.001)
-    assert lag.seconds > 0.1
-    assert not lag.is_late
-    lag.arrived()
-    stall()
-    await asyncio.sleep(0.001)
+    for stalls in range(1, 13):
+        lag.arrived()
+        await asyncio.sleep(0)
+        stall()
+        await asyncio.sleep(0.001)
+        assert not (lag.is_late and stalls <= 5)
     assert lag.is_late
     async with asyncio.timeout(5):
         while lag.is_watching:
