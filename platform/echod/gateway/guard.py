@@ -138,6 +138,11 @@ def demand(request: Request, right: Right | None) -> None:
     )
 
 
+async def withdrawn(request: Request, keyring: Keyring, right: Right) -> None:
+    """Return once the caller of an open stream has lost the right to it."""
+    await keyring.lost(request.headers.get("authorization", ""), request.cookies.get(COOKIE, ""), right)
+
+
 def _client(scope: Scope) -> str:
     """Who asks, by address; behind a proxy that is the proxy."""
     client = scope.get("client")

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from echod.errors import BusError
 from echod.gateway.desk import Desk, answer, shortened, shown, unknown_function, wants_page
+from echod.gateway.guard import withdrawn
 from echod.gateway.listing import listed
 from echod.gateway.problems import Problem
 from echod.gateway.sse import MEDIA_TYPE, PING_S, Event, pausing, streamed
@@ -56,7 +57,7 @@ async def logs(desk: Desk, request: Request) -> Response:
     after = request.headers.get("last-event-id", "")
     if len(after) > 50 or not all(c.isdigit() or c == "-" for c in after):
         raise Problem("bad-header", f"Last-Event-ID: expected an id of this log, got {shortened(after, 40)!r}")
-    return streamed(request, _followed(desk, job, after))
+    return streamed(request, _followed(desk, job, after), lambda: withdrawn(request, desk.keyring, "read"))
 
 
 async def cancel(desk: Desk, request: Request) -> Response:

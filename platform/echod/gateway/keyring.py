@@ -26,6 +26,7 @@ from echod.model.token import SCOPES, Scope, digest_of, is_shaped
 
 RIGHTS: frozenset[Scope] = frozenset(SCOPES)
 BEAT_S = 20.0
+AWAY_S = 1.0  # between two looks for whom a bus that is away cannot vouch
 USED_EVERY_S = 60.0
 _AGAIN_S = 0.1  # a token made a moment ago may be shown before its news came
 _MOST_USED = 4096
@@ -69,6 +70,7 @@ class Keyring:
         self._by_digest: dict[str, TokenRow] = {}
         self._read_at, self._read_news = -BEAT_S, -1
         self._news = 0
+        self._told = asyncio.Event()  # set and replaced with each piece of news
         self._reading: asyncio.Task[None] | None = None
         self._used: OrderedDict[str, float] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -76,11 +78,13 @@ class Keyring:
     def heard(self, *_: object) -> None:
         """The bus's list changed, or may have."""
         self._news += 1
+        self._wake()
 
     def reconnected(self, *_: object) -> None:
         """News may have been lost."""
         self._read_at = -BEAT_S
         self._keep(self._fresh())
+        self._wake()
 
     async def caller(self, authorization: str, cookie: str) -> Caller:
         """Who sends these headers. Raises BusError where only the bus can tell and does not."""
@@ -91,6 +95,25 @@ class Keyring:
             return found
         return NOBODY if await self._asks() else ANYBODY
 
+    async def lost(self, authorization: str, cookie: str, right: Scope) -> None:
+        """Return once whoever sends these headers has this right no more: at the news of it, else within a beat.
+
+        While the bus is away nobody can tell, and nothing is lost.
+        """
+        while True:
+            told, wait_s = self._told, BEAT_S
+            try:
+                caller = await self.caller(authorization, cookie)
+                if right not in caller.rights:
+                    return
+                if caller.expires_ms is not None:
+                    wait_s = min(wait_s, max(0.0, caller.expires_ms - self._now_ms()) / 1000 + _AGAIN_S)
+            except BusError:
+                wait_s = AWAY_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await told.wait()
+
     async def holder(self, token: str) -> Caller:
         """Who has this token, sent other than in a header."""
         return await self._known(token)
@@ -99,7 +122,7 @@ class Keyring:
         """The login link of this text, as the bus has it now; None where there is none."""
         if not is_shaped("link", text):
             return None
-        self.heard()
+        self._news += 1
         row = await self._row(digest_of(text))
         return row if row is not None and row.kind == "link" else None
 
@@ -113,6 +136,10 @@ class Keyring:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _wake(self) -> None:
+        told, self._told = self._told, asyncio.Event()
+        told.set()
 
     async def _known(self, given: str) -> Caller:
         if self._main is not None and is_token(given, self._main):
@@ -149,7 +176,7 @@ class Keyring:
         await self._fresh()
         row = self._by_digest.get(digest)
         if row is None and asyncio.get_running_loop().time() - self._read_at > _AGAIN_S:
-            self.heard()
+            self._news += 1  # for this one to read; a stranger's guess wakes no stream
             await self._fresh()
             row = self._by_digest.get(digest)
         if row is None or row.is_over(self._now_ms()) or not hmac.compare_digest(row.digest, digest):

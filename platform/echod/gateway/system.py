@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from echod.errors import BusError
 from echod.gateway.desk import Desk, answer, shown
+from echod.gateway.guard import withdrawn
 from echod.gateway.lanes import lanes_of
 from echod.gateway.sse import streamed
 from echod.gateway.views import View, instant, node_view, plain
@@ -95,4 +96,4 @@ async def lanes(desk: Desk, request: Request) -> Response:
 
 async def events(desk: Desk, request: Request) -> Response:
     """GET /events: what open pages see change."""
-    return streamed(request, desk.live.events())
+    return streamed(request, desk.live.events(), lambda: withdrawn(request, desk.keyring, "read"))

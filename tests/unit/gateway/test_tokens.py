@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,8 +10,10 @@ import httpx
 import pytest
 
 from echod.bus import Bus
+from echod.errors import BusError
+from echod.gateway import keyring
 from echod.gateway.app import TABLE
-from echod.gateway.session import COOKIE
+from echod.gateway.session import COOKIE, fresh
 from echod.model.token import SCOPES, digest_of, is_shaped
 from unit.gateway.kit import Rig, Valkey, serving, until
 
@@ -138,6 +141,81 @@ async def test_a_revoked_token_is_out_at_once_on_every_gateway_with_its_sessions
         await until(lambda: two.desk.keyring._is_stale())
         assert (await two.http.get("/jobs", headers=bearer(token))).status_code == 401
         assert (await two.http.get("/jobs")).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/events", "/jobs/{id}/logs"])
+@pytest.mark.parametrize("way", ["token", "session"])
+async def test_an_open_stream_ends_with_its_token_and_others_go_on(server: Valkey, path: str, way: str) -> None:
+    async with serving(server, token="s3cret") as one, serving(server, token="another") as two:
+        token = await made(one, "ci", "read")
+        await made(one, "second", "read")
+        path = path.format(id=await two.mint("hello.any", 1, Authorization="Bearer another"))
+        headers = bearer(token)
+        if way == "session":
+            await two.http.post("/login", data={"token": token})
+            headers = {}
+        async with (
+            two.http.stream("GET", path, headers=headers) as theirs,
+            two.http.stream("GET", path, headers=bearer("another")) as ours,
+        ):
+            gone, stays = asyncio.create_task(drained(theirs)), asyncio.create_task(drained(ours))
+            await one.http.delete("/tokens/second", headers=MAIN)  # news that is not about it
+            await until(lambda: not two.desk.keyring._is_stale())
+            assert not gone.done()
+            await one.http.delete("/tokens/ci", headers=MAIN)
+            async with asyncio.timeout(5):  # told at once; a beat is 20 s
+                await gone
+            assert not stays.done()
+            stays.cancel()
+
+
+async def drained(answer: httpx.Response) -> None:
+    assert answer.status_code == 200
+    async for _ in answer.aiter_bytes():
+        pass
+
+
+async def test_a_gateway_that_missed_the_news_ends_a_stream_within_a_beat(
+    closed: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyring, "BEAT_S", 0.2)
+    token = await made(closed, "ci", "read")
+    async with closed.http.stream("GET", "/events", headers=bearer(token)) as stream:
+        monkeypatch.setattr(closed.desk.keyring, "_wake", lambda: None)
+        await closed.bus.revoke_token(name="ci")
+        async with asyncio.timeout(10):
+            await drained(stream)
+
+
+async def test_a_stream_ends_with_its_tokens_term(server: Valkey) -> None:
+    async with serving(server, token="s3cret") as rig:
+        token = await made(rig, "ci", "read", expires="1m")
+        async with rig.http.stream("GET", "/events", headers=bearer(token)) as stream:
+            server.clock.advance(61_000)
+            await rig.bus.beat(pump=False)
+            rig.desk.keyring._wake()  # or within a beat
+            async with asyncio.timeout(5):
+                await drained(stream)
+
+
+async def test_a_stream_outlives_a_bus_that_is_away(closed: Rig, server: Valkey) -> None:
+    token = await made(closed, "ci", "read")
+    async with closed.http.stream("GET", "/events", headers=bearer(token)) as stream:
+        follow = asyncio.create_task(drained(stream))
+        with server.paused():
+            closed.desk.keyring.heard()
+            with pytest.raises(BusError):
+                await closed.desk.keyring.caller(f"Bearer {token}", "")
+        assert not follow.done()
+        await closed.http.delete("/tokens/ci", headers=MAIN)
+        async with asyncio.timeout(5):
+            await follow
+
+
+async def test_a_strangers_guesses_wake_no_stream(closed: Rig) -> None:
+    told = closed.desk.keyring._told
+    await closed.http.get("/jobs", headers=bearer(fresh("token")))
+    assert closed.desk.keyring._told is told
 
 
 async def test_a_token_ends_by_the_servers_clock(server: Valkey) -> None:
