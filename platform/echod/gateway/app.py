@@ -38,7 +38,7 @@ from echod.gateway import (
 )
 from echod.gateway.desk import Deploy, Desk, shown, wants_page
 from echod.gateway.guard import SECURITY_HEADERS, Guard, Right, demand
-from echod.gateway.keyring import Keyring
+from echod.gateway.keyring import Caller, Keyring
 from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.overview import Watch
@@ -163,7 +163,7 @@ class _Place:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         answer = await self._answer(request)
-        answer.headers.update(_load_errors(self._desk))
+        answer.headers.update(_load_errors(self._desk, request))
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -246,14 +246,15 @@ def _fault(desk: Desk, request: Request, error: Exception) -> Response:
         answer = shown(desk, request, "login", {"next": place, "error": ""}, status=problem.status)
     else:
         answer = shown(desk, request, "problem", problem.view(), status=problem.status)
-    answer.headers.update({**problem.headers, **SECURITY_HEADERS, **_load_errors(desk)})
+    answer.headers.update({**problem.headers, **SECURITY_HEADERS, **_load_errors(desk, request)})
     return answer
 
 
-def _load_errors(desk: Desk) -> dict[str, str]:
-    """A broken save shows where its author looks: in every answer, too."""
+def _load_errors(desk: Desk, request: Request) -> dict[str, str]:
+    """A broken save shows where its author looks: in every answer, too. Strangers learn no names of files."""
     errors = desk.registry.active.errors if desk.registry.active else ()
-    if not errors:
+    caller: Caller = request.state.caller
+    if not errors or not caller.rights:
         return {}
     first = errors[0]
     where = quote(f"{first.file}:{first.line or '?'}:{first.column or '?'}", safe="/:? ")

@@ -400,6 +400,17 @@ async def test_load_errors_show_in_every_answers_header(server: Valkey) -> None:
         assert (await rig.call("no.such", 1)).headers["Echo-Load-Errors"] == "1; broken.py:4:7"
 
 
+async def test_load_errors_are_no_strangers_business(server: Valkey) -> None:
+    async with serving(server, errors=ERRORS, token="s3cret") as rig:
+        known = await rig.call("hello.any", 1, Authorization="Bearer s3cret")
+        assert known.headers["Echo-Load-Errors"] == "1; broken.py:4:7"
+        for path in ("/functions", "/hooks/none", "/healthz", "/readyz", "/login", "/nowhere"):
+            for method in ("GET", "POST"):
+                for accept in ("application/json", "text/html"):
+                    answer = await rig.http.request(method, path, headers={"Accept": accept})
+                    assert "Echo-Load-Errors" not in answer.headers, (method, path)
+
+
 async def nothing_was_queued(rig: Rig) -> bool:
     stats = await rig.bus.stats([found.name for found in FUNCTIONS])
     return all(queue.pending == queue.scheduled == 0 for queue in stats.values())
