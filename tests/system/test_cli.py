@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -199,6 +200,103 @@ def test_run_suggests_and_refuses(node: Node) -> None:
     assert "hello.greet" in run("run", "hello.gret", "--folder", str(node.folder)).stderr
     assert run("run", "hello.gret", "--folder", str(node.folder)).returncode == 2
     assert run("run", "hello.greet", "--folder", "/nowhere").returncode == 2
+
+
+HOOKED = """
+import msgspec
+from echofn import Request, hmac, queue, webhook
+
+@webhook("/hooks/github", verify="github", secret="S")
+def on_push(request):
+    return [request.method, request.path, request.query, request.headers, request.body, request.json()]
+
+@webhook("/hooks/{shop}/orders", verify=hmac("X-Shop-Hmac"), secret="S")
+@webhook("/hooks/plain", verify=None)
+async def on_order(request: Request, ctx) -> list:
+    return [request.path, request.params, request.query.all("id"), dict(request.headers), request.form(), ctx.attempt]
+
+class Event(msgspec.Struct):
+    id: str
+
+@queue
+@webhook("/hooks/both", verify=None)
+def both(event: Event) -> str:
+    return event.id
+
+@webhook("/hooks/raw", verify=None)
+def raw(body: bytes) -> int:
+    return len(body)
+
+@queue
+def plain(payload): return payload
+"""
+
+
+@pytest.fixture
+def hooked(tmp_path: Path) -> Path:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "m.py").write_text(HOOKED)
+    return tmp_path
+
+
+def test_run_calls_a_webhook_with_a_request_as_if_it_had_been_verified(hooked: Path) -> None:
+    body = '{"ref": "main", "é": "😀"}'
+    flags = ["--header", "X-GitHub-Event: push", "-H", "X-Hub-Signature-256: sha256=00", "-H", "Cookie: a=b"]
+    done = run("run", "m.on_push", "--data", body, *flags, "--query", "a=1&a=2&b=%C3%A9", cwd=hooked)
+    assert done.returncode == 0, done.stderr
+    method, path, query, headers, raw, value = json.loads(done.stdout)
+    assert (method, path, query) == ("POST", "/hooks/github", {"a": "2", "b": "é"})
+    assert headers == {"x-github-event": "push"}  # what is never stored is not there, either
+    assert (base64.b64decode(raw), value) == (body.encode(), json.loads(body))
+
+
+def test_run_fills_in_the_names_of_a_webhooks_path(hooked: Path) -> None:
+    flags = ["--path", "/hooks/a%2Fb/orders", "--query", "id=1&id=2", "--method", "put", "-H", "X-A: 1", "-H", "x-a: 2"]
+    done = run("run", "m.on_order", "--data", "x=1&y=%20", *flags, "-H", "X-Shop-Hmac: 00", cwd=hooked)
+    path, params, ids, headers, form, attempt = json.loads(done.stdout)
+    assert (path, params, ids) == ("/hooks/a/b/orders", {"shop": "a/b"}, ["1", "2"])
+    assert (headers, form, attempt) == ({"x-a": "1, 2"}, {"x": "1", "y": " "}, 1)
+    plain = json.loads(run("run", "m.on_order", "--path", "/hooks/plain", cwd=hooked).stdout)
+    assert plain[:3] == ["/hooks/plain", {}, []]
+
+
+def test_run_gives_a_webhook_its_body_byte_by_byte_and_of_any_size(hooked: Path) -> None:
+    (hooked / "body").write_bytes(b"\x00\xff" * 300_000)
+    assert run("run", "m.raw", "--data", "@body", cwd=hooked).stdout == "600000\n"
+    assert run("run", "m.raw", cwd=hooked).stdout == "0\n"
+    (hooked / "large.json").write_text(json.dumps("x" * 300_000))
+    assert len(run("run", "m.plain", "--data", "@large.json", cwd=hooked).stdout) == 300_003
+
+
+def test_run_calls_a_function_with_both_either_way(hooked: Path) -> None:
+    assert run("run", "m.both", "--data", '{"id": "queued"}', cwd=hooked).stdout == '"queued"\n'
+    posted = run(
+        "run", "m.both", "--data", "id=hooked", "-H", "Content-Type: application/x-www-form-urlencoded", cwd=hooked
+    )
+    assert posted.stdout == '"hooked"\n'
+    unfit = run("run", "m.both", "--data", "[1]", "--method", "POST", cwd=hooked)
+    assert (unfit.returncode, "payload does not fit m.both" in unfit.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["m.plain", "--header", "X: 1"], "expected a @webhook on m.plain"),
+        (["m.on_order"], "--path: expected one like /hooks/{shop}/orders"),
+        (["m.on_push", "--path", "/hooks/gitlab"], "--path: expected /hooks/github, got '/hooks/gitlab'"),
+        (["m.on_push", "--path", "xhooks/github"], "--path: expected /hooks/github"),
+        (["m.on_push", "--method", "GET"], "--method: expected POST, PUT, PATCH, got 'GET'"),
+        (["m.on_push", "--header", "no colon"], "--header: expected 'Name: value', got 'no colon'"),
+        (["m.on_push", "--query", "a&" * 1001], "--query: expected at most 1000"),
+        (["m.on_push", "--data", "@/nowhere"], "--data: /nowhere: No such file"),
+        (["m.plain", "--data", "{"], "--data: expected JSON, got '{'"),
+    ],
+)
+def test_run_refuses_a_request_that_could_not_come(hooked: Path, flags: list[str], said: str) -> None:
+    refused = run("run", *flags, cwd=hooked)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
 def test_run_gives_a_debugger_the_terminal(tmp_path: Path) -> None:

@@ -8,43 +8,70 @@ import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
-from echofn import codec
+from echod.policy import addresses, deliveries
+from echod.policy.signatures import withheld
+from echofn import codec, delivery
 from echofn.annotations import marks_of, name_of
 from echofn.children import Children
 from echofn.context import Context
 from echofn.frames import MAX_RESULT_BYTES, Job
+from echofn.manifest import WebhookTrigger
+from echofn.options import Reading
 from echofn.package import Folder
 from echofn.signature import shape_of
 from echofn.verdicts import Verdict
+from echofn.webhooks import read_webhook
 
 
-def main(folder: str, package: str, name: str, env: str, data: str) -> int:
-    """Call `name` with the JSON `data`; print the result. 1: the handler failed, 2: there is no such function."""
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """What is called, and with what. The fields of a request are None, or empty, where none were named."""
+
+    name: str
+    env: str
+    data: bytes | None
+    headers: list[tuple[bytes, bytes]]
+    method: str | None
+    path: str | None
+    query: str | None
+
+    @property
+    def is_request(self) -> bool:
+        return bool(self.headers) or (self.method, self.path, self.query) != (None, None, None)
+
+
+class Unusable(Exception):
+    """Why this cannot be called so; the text says expected, got, do."""
+
+
+def main(folder: str, package: str, call: Call) -> int:
+    """Make the call; print the result. 1: the handler failed, 2: there is no such function, or none to call so."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     finder = Folder(str(Path(folder).parent), package)
     finder.path = folder  # the package's name may be the folder's made an identifier
     finder.install()
-    function = _found(finder, name)
+    function = _found(finder, call.name)
     if function is None:
         return 2
     shape = shape_of(function)
-    payload = msgspec.json.decode(data)
-    if shape.takes_payload and shape.payload_type is not Any:
-        try:
-            payload = codec.convert(payload, shape.payload_type)
-        except codec.Unfit as error:
-            print(f"echod: payload does not fit {name}: {error}", file=sys.stderr)
-            return 2
+    try:
+        payload = _payload(call, function, shape.payload_type)
+    except codec.Unfit as error:
+        print(f"echod: payload does not fit {call.name}: {error}", file=sys.stderr)
+        return 2
+    except Unusable as error:
+        print(f"echod: {error}", file=sys.stderr)
+        return 2
     children = Children(0, package)
     try:
-        result = shape.call(payload, _context(name, env, children) if shape.takes_context else None)
+        result = shape.call(payload, _context(call.name, call.env, children) if shape.takes_context else None)
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
         stored = codec.encode(result, MAX_RESULT_BYTES, "result")
@@ -55,6 +82,52 @@ def main(folder: str, package: str, name: str, env: str, data: str) -> int:
         print(f"echod: would enqueue {child.function} {_json(child.payload)}", file=sys.stderr)
     print(_json(stored))
     return 0
+
+
+def _payload(call: Call, function: Callable[..., Any], kind: Any) -> object:
+    """What the handler gets: a request where nothing but a webhook starts it, or one was asked for.
+
+    Raises Unusable, Unfit.
+    """
+    marks = marks_of(function)
+    hooks = [read_webhook(Reading(mark), frozenset())[0] for mark in reversed(marks) if mark.kind == "webhook"]
+    if call.is_request and not hooks:
+        raise Unusable(f"--header, --method, --path, --query: expected a @webhook on {call.name}, got none")
+    if hooks and (call.is_request or len(hooks) == len(marks) or delivery.names_request(kind)):
+        return delivery.delivered(_request(call, hooks), kind)
+    data = b"null" if call.data is None else call.data
+    try:
+        payload = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Unusable(f"--data: expected JSON, got {data[:60].decode(errors='replace')!r} ({error})") from None
+    return payload if kind is Any else codec.convert(payload, kind)
+
+
+def _request(call: Call, hooks: Sequence[WebhookTrigger]) -> dict[str, Any]:
+    """The raw request, as the gateway would mint it once it was verified. Raises Unusable."""
+    patterns = [hook.path for hook in hooks]
+    if call.path is None and "{" in patterns[0]:
+        raise Unusable(f"--path: expected one like {patterns[0]}, with its names filled in")
+    path = patterns[0] if call.path is None else call.path
+    segments = [unquote(segment) for segment in addresses.segments(path)]
+    match = addresses.match(patterns, segments) if path.startswith("/") else None
+    if match is None:
+        raise Unusable(f"--path: expected {' or '.join(patterns)}, got {path!r}")
+    method = (call.method or deliveries.METHODS[0]).upper()
+    if method not in deliveries.METHODS:
+        raise Unusable(f"--method: expected {', '.join(deliveries.METHODS)}, got {method!r}")
+    try:
+        query = deliveries.query_of(call.query or "")
+    except ValueError as error:
+        raise Unusable(f"--query: {error}") from None
+    return {
+        "method": method,
+        "path": "/" + "/".join(segments),
+        "params": match.params,
+        "query": query,
+        "headers": deliveries.kept(call.headers, withheld(hooks[match.index].verify)),
+        "body": call.data or b"",
+    }
 
 
 def _found(finder: Folder, name: str) -> Callable[..., Any] | None:
@@ -108,4 +181,6 @@ def _progress(fraction: float, note: str, *, at_once: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    with open(int(sys.argv[3]), "rb") as given:
+        wanted = msgspec.msgpack.decode(given.read(), type=Call)
+    sys.exit(main(sys.argv[1], sys.argv[2], wanted))

@@ -63,21 +63,26 @@ def invoke(
 
 
 def payload_of(data: str) -> bytes:
-    """The payload's JSON from an option: itself, `@FILE`, or `-` for stdin. Raises Refused when it is no JSON."""
+    """The payload's JSON from an option. Raises Refused when it is no JSON."""
+    raw = data_of(data)
     try:
-        if data == "-":
-            raw = sys.stdin.buffer.read()
-        elif data.startswith("@"):
-            with open(data[1:], "rb") as file:
-                raw = file.read()
-        else:
-            raw = data.encode("utf-8", errors="surrogateescape")
         msgspec.json.decode(raw)
-    except OSError as error:
-        raise Refused(f"--data: {data[1:]}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused(f"--data: expected JSON, got {data[:60]!r} ({error})") from None
     return raw
+
+
+def data_of(data: str) -> bytes:
+    """The bytes of an option: its text, `@FILE`, or `-` for stdin. Raises Refused."""
+    try:
+        if data == "-":
+            return sys.stdin.buffer.read()
+        if data.startswith("@"):
+            with open(data[1:], "rb") as file:
+                return file.read()
+    except OSError as error:
+        raise Refused(f"--data: {data[1:]}: {error.strerror}") from None
+    return data.encode("utf-8", errors="surrogateescape")
 
 
 def failure_of(job: Json, otherwise: str = "the run failed") -> EchodError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import Request
@@ -24,14 +24,12 @@ from echod.gateway.desk import Desk, answer
 from echod.gateway.invoke import accepted, mint_or_refuse
 from echod.gateway.problems import Problem
 from echod.model.job import NO_LANE, Mint, Unique
-from echod.policy import addresses, paths, signatures
-from echod.policy.deliveries import challenge_of, delivery_of
+from echod.policy import addresses, deliveries, paths, signatures
+from echod.policy.deliveries import METHODS, challenge_of, delivery_of
 from echofn import request as raw
 from echofn.frames import MAX_PAYLOAD_BYTES
 from echofn.manifest import Function, Manifest, WebhookTrigger
 
-METHODS = ("POST", "PUT", "PATCH")
-MAX_QUERY_FIELDS = 1000
 DELIVERY_MS = 24 * 3_600_000
 MAX_ENVELOPE_BYTES = MAX_PAYLOAD_BYTES + 64 * 1024  # a body, and what came around it
 
@@ -161,25 +159,15 @@ class Delivered:
     @cached_property
     def query(self) -> dict[str, str | list[str]]:
         """By name: a value, or a list of what came several times."""
-        text = self.query_string.decode("latin-1")
         try:
-            pairs = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=MAX_QUERY_FIELDS)
-        except ValueError:
-            raise Problem("bad-request", f"expected at most {MAX_QUERY_FIELDS} parameters in the address") from None
-        values: dict[str, list[str]] = {}
-        for name, value in pairs:
-            values.setdefault(name, []).append(value)
-        return {name: found[0] if len(found) == 1 else found for name, found in values.items()}
+            return deliveries.query_of(self.query_string.decode("latin-1"))
+        except ValueError as error:
+            raise Problem("bad-request", str(error)) from None
 
     @cached_property
     def kept_headers(self) -> dict[str, str]:
         """Headers by name in lower case, without credentials; one that came several times is joined with commas."""
-        kept: dict[str, str] = {}
-        for key, value in self.headers:
-            name, text = key.decode("latin-1"), value.decode("latin-1")
-            if name not in self._withheld:
-                kept[name] = f"{kept[name]}, {text}" if name in kept else text
-        return kept
+        return deliveries.kept(self.headers, self._withheld)
 
     def envelope(self) -> bytes:
         """The job's payload: the raw request."""

@@ -1,4 +1,4 @@
-"""What a verified request says beside its content: which delivery it is, and whether its sender only asks who is there.
+"""What a request says beside its content: which delivery it is, whether its sender asks who is there, what is kept.
 
 Pure. A sender that was not answered sends again, for hours: its own id makes that one job. Where an id is not part of
 what was signed (GitHub's is not), whoever can replay a request can rename it; the guard against that is `unique=`.
@@ -6,12 +6,15 @@ what was signed (GitHub's is not), whoever can replay a request can rename it; t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import cast
+from urllib.parse import parse_qsl
 
 from echod.policy.signatures import RawHeaders
 from echofn.manifest import Hmac, Verify
 
+METHODS = ("POST", "PUT", "PATCH")
+MAX_QUERY_FIELDS = 1000
 Body = Callable[[], object]  # the body decoded, None where it cannot be; asked only where it matters
 
 
@@ -36,6 +39,28 @@ def challenge_of(how: Verify, body: Body) -> str | None:
     if how != "slack" or _text(body(), "type") != "url_verification":
         return None
     return _text(body(), "challenge")
+
+
+def query_of(text: str) -> dict[str, str | list[str]]:
+    """The address's parameters by name: a value, or a list of what came several times. Raises ValueError."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=MAX_QUERY_FIELDS)
+    except ValueError:
+        raise ValueError(f"expected at most {MAX_QUERY_FIELDS} parameters in the address") from None
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return {name: found[0] if len(found) == 1 else found for name, found in values.items()}
+
+
+def kept(headers: RawHeaders, withheld: Set[str]) -> dict[str, str]:
+    """Headers by name in lower case, without those withheld; one that came several times is joined with commas."""
+    found: dict[str, str] = {}
+    for key, value in headers:
+        name, text = key.decode("latin-1"), value.decode("latin-1")
+        if name not in withheld:
+            found[name] = f"{found[name]}, {text}" if name in found else text
+    return found
 
 
 def _header(headers: RawHeaders, name: bytes) -> str | None:
