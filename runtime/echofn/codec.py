@@ -50,11 +50,28 @@ def decode(data: bytes) -> Any:
 
 def convert(value: Any, wanted: Any, *, strict: bool = True) -> Any:
     """Builtins as the type a handler asks for; not `strict`: numbers may be text. Raises Unfit with the path of what
-    does not fit."""
+    does not fit.
+
+    Where it does not fit as it is, 1.0 may stand for 1: to JSON Schema, by which the gateway judges, it is an integer.
+    """
     try:
-        return msgspec.convert(value, wanted, str_keys=True, strict=strict)
+        try:
+            return msgspec.convert(value, wanted, str_keys=True, strict=strict)
+        except msgspec.ValidationError:
+            return msgspec.convert(_with_whole_numbers(value), wanted, str_keys=True, strict=strict)
     except (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unfit(_reason(error)) from None
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """The value with whole floats as integers."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, dict):
+        return {key: _with_whole_numbers(item) for key, item in cast("dict[Any, Any]", value).items()}  # type: ignore[redundant-cast] # pyright needs it
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in cast("list[Any]", value)]  # type: ignore[redundant-cast] # pyright needs it
+    return value
 
 
 def _other(value: Any) -> Any:

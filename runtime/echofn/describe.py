@@ -37,7 +37,7 @@ def describe(
 ) -> tuple[tuple[Function, ...], tuple[LoadError, ...]]:
     """The functions of `module` ("sub.shop", "sub/shop.py"), and refusals.
 
-    `declared`: the secrets its source names. `defaults`: what an annotation leaves open.
+    `declared`: the secrets its source names; each of its functions gets all. `defaults`: what annotations leave open.
     """
     functions: list[Function] = []
     errors: list[LoadError] = []
@@ -93,7 +93,7 @@ def _judge(
         shape = shape_of(target)
     except Refused as refused:
         refuse(first, str(refused))
-    policy, triggers, secrets = _options(marks, shape, refuse, declared, defaults)
+    policy, triggers = _options(marks, shape, refuse, declared, defaults)
     name = name_of(target, package)
     try:
         function_name(name)
@@ -116,7 +116,7 @@ def _judge(
         payload_schema=payload_schema,
         result_schema=_schema(shape.result_type, "result", lambda _text: None),
         doc=_first_line(target),
-        secrets=secrets,
+        secrets=tuple(sorted(declared)),
     )
 
 
@@ -126,9 +126,8 @@ def _options(
     refuse: Callable[[int, str], None],
     declared: Set[str],
     defaults: Policy,
-) -> tuple[Policy, list[Trigger], tuple[str, ...]]:
+) -> tuple[Policy, list[Trigger]]:
     policy = without_paths(defaults)
-    secrets: tuple[str, ...] = ()
     triggers: list[Trigger] = []
     names: set[str] = set()
     refused = policy_refusals(marks)
@@ -138,14 +137,13 @@ def _options(
         match mark.kind:
             case "queue":
                 policy, trigger = read_policy(reading, defaults), QueueTrigger()
-                secrets += read_secrets(reading, declared)
+                read_secrets(reading, declared)
             case "cron":
                 trigger = read_cron(reading)
             case "every":
                 trigger = read_every(reading)
             case "webhook":
-                trigger, names_of = read_webhook(reading, declared)
-                secrets += names_of
+                trigger = read_webhook(reading, declared)
                 if id(mark) in refused:
                     reading.refuse(refused[id(mark)])
                 elif POLICY & mark.options.keys():
@@ -157,7 +155,7 @@ def _options(
         triggers.append(trigger)
         for text in reading.refusals:
             refuse(mark.line, text)
-    return policy, triggers, tuple(dict.fromkeys(secrets))
+    return policy, triggers
 
 
 def _clash(trigger: Trigger, others: list[Trigger], names: set[str]) -> str | None:

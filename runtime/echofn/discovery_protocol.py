@@ -12,8 +12,9 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -102,33 +103,58 @@ def _is_looked_into(directory: Path) -> bool:
     return not (directory / "pyvenv.cfg").exists() and not (directory / "conda-meta").exists()
 
 
-def declared_secrets(source: str | bytes) -> set[str]:
-    """The literal names in `secrets=[…]` and `secret="…"` of a module's annotations, read from its syntax tree."""
+class Place(NamedTuple):
+    """The annotation of a module where a variable can be named."""
+
+    kind: str  # queue | webhook | cron | every
+    line: int
+
+
+class Declared(NamedTuple):
+    """What a module's syntax tree says before anything of it runs."""
+
+    secrets: frozenset[str] = frozenset()  # the literal names in `secrets=[…]` and `secret="…"`
+    place: Place | None = None  # its first annotation that takes secrets=, else its first; None: a helper
+
+
+def declared(source: str | bytes) -> Declared:
+    """What the annotations in a module's source declare."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()  # the import will say what is wrong
-    annotations: set[str] = set()
+        return Declared()  # the import will say what is wrong
+    kinds: dict[str, str] = {}  # by the name that an annotation has here
     modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "echofn":
-            names_in = [alias.asname or alias.name for alias in node.names]
-            annotations.update(_ANNOTATIONS if names_in == ["*"] else names_in)
+            for alias in node.names:
+                kinds |= {name: name for name in _ANNOTATIONS} if alias.name == "*" else {}
+                kinds[alias.asname or alias.name] = alias.name
         elif isinstance(node, ast.Import):
             modules.update(alias.asname or alias.name for alias in node.names if alias.name == "echofn")
     names: set[str] = set()
+    places: list[Place] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _is_annotation(node.func, annotations, modules):
+        if isinstance(node, ast.Call) and _kind(node.func, kinds, modules):
             for keyword in node.keywords:
                 if keyword.arg in ("secrets", "secret"):
                     names.update(_literals(keyword.value))
-    return names
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for mark in node.decorator_list:
+                kind = _kind(mark.func if isinstance(mark, ast.Call) else mark, kinds, modules)
+                places += [Place(kind, mark.lineno)] if kind else []
+    first = min(places, key=lambda place: (place.kind not in ("queue", "webhook"), place.line), default=None)
+    return Declared(frozenset(names), first)
 
 
-def _is_annotation(called: ast.expr, annotations: set[str], modules: set[str]) -> bool:
+def _kind(called: ast.expr, kinds: Mapping[str, str], modules: Set[str]) -> str | None:
+    """Which annotation an expression is, if any."""
+    kind: str | None = None
     if isinstance(called, ast.Name):
-        return called.id in annotations
-    return isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id in modules
+        kind = kinds.get(called.id)
+    elif isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id in modules:
+        kind = called.attr
+    return kind if kind in _ANNOTATIONS else None
 
 
 def _literals(value: ast.expr) -> list[str]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Set
 from types import TracebackType
+from typing import NamedTuple
 
 from echofn.frames import Fault
 from echofn.package import Folder
@@ -22,7 +24,17 @@ _MACHINERY = (
     "<frozen importlib",
     *(_STDLIB + n for n in ("importlib", "asyncio")),
 )
+_LOOK_UP = type(os.environ).__getitem__.__code__
 _PREFIXES = sorted({p + os.sep for p in (*sys.path, sys.prefix, sys.base_prefix) if p}, key=len, reverse=True)
+
+
+class Asker(NamedTuple):
+    """Whose code asks for variables: those it names, and the annotation where another can be named."""
+
+    named: Set[str]
+    kind: str  # queue | webhook | cron | every
+    file: str
+    line: int
 
 
 def safe(text: str, limit: int) -> str:
@@ -47,11 +59,10 @@ def type_of(error: BaseException) -> str:
         return "exception"
 
 
-def fault_of(error: BaseException, folder: Folder, cause: str | None = None) -> Fault:
-    """The exception as a reader sees it. Cause: `memory` for a MemoryError, else `error`, unless given."""
-    if cause is None:
-        cause = "memory" if isinstance(error, MemoryError) else "error"
-    return Fault(type_of(error), message_of(error) + advice(error), traceback_of(error, folder), cause)
+def fault_of(error: BaseException, folder: Folder, asker: Asker) -> Fault:
+    """The exception as a reader sees it. Cause: `memory` for a MemoryError, else `error`."""
+    cause = "memory" if isinstance(error, MemoryError) else "error"
+    return Fault(type_of(error), message_of(error) + advice(error, asker), traceback_of(error, folder), cause)
 
 
 def traceback_of(error: BaseException, folder: Folder) -> str:
@@ -79,17 +90,26 @@ def line_in(error: BaseException, file: str) -> int | None:
     return line
 
 
-def advice(error: BaseException) -> str:
-    """What to do about a variable that is not there: only those named in secrets= are."""
-    if not isinstance(error, KeyError) or len(error.args) != 1 or not isinstance(error.args[0], str):
+def advice(error: BaseException, asker: Asker) -> str:
+    """What to do about a variable that is not there: only those that secrets= names are."""
+    name = missing_variable(error)
+    if name is None:
         return ""
+    if name in asker.named:
+        return " is named in secrets=, but not set where echod runs: set it there (`echod dev` reads .env)"
+    option = f'secrets=["{name}"]'
+    what = f"{option} to @{asker.kind}" if asker.kind in ("queue", "webhook") else f"@queue({option})"
+    return f" is not in the environment here; add {what} ({asker.file}:{asker.line}) and set it where echod runs"
+
+
+def missing_variable(error: BaseException) -> str | None:
+    """The variable whose `os.environ["…"]` an exception is."""
+    if not isinstance(error, KeyError) or len(error.args) != 1 or not isinstance(error.args[0], str):
+        return None
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    if at is None or at.tb_frame.f_globals.get("__name__") != "os":
-        return ""
-    name = safe(error.args[0], 100)
-    return f" is not in the environment of this function; add secrets=[{name!r}] to its @queue and set it for echod"
+    return safe(error.args[0], 100) if at is not None and at.tb_frame.f_code is _LOOK_UP else None
 
 
 def raw(descriptor: int, text: str) -> None:

@@ -18,8 +18,8 @@ import msgspec
 
 from echofn import walls
 from echofn.describe import describe
-from echofn.discovery_protocol import Described, Discover, Finished, Importing, Module, declared_secrets
-from echofn.faults import MAX_MESSAGE, advice, line_in, message_of, raw, safe, type_of
+from echofn.discovery_protocol import Declared, Described, Discover, Finished, Importing, Module, Place, declared
+from echofn.faults import MAX_MESSAGE, Asker, advice, line_in, message_of, missing_variable, raw, safe, type_of
 from echofn.frames import HEADER
 from echofn.manifest import LoadError, Policy
 from echofn.package import Folder
@@ -128,13 +128,14 @@ def _described(module: Module, folder: Folder, refusals: Refusals, defaults: Pol
         text = "expected a module's file name without a dot; rename it"
         return Described(module.name, errors=(LoadError(module.name, module.file, text, kind="refused"),))
     path = os.path.join(folder.path, module.file)
+    secrets, place = said = declared(_source_of(path))
     try:
         loaded = folder.load(module.name)
-        with open(path, "rb") as source:
-            declared = declared_secrets(source.read())
-        functions, errors = describe(loaded, module.name, module.file, folder, declared, defaults)
+        functions, errors = describe(loaded, module.name, module.file, folder, secrets, defaults)
     except BaseException as error:
-        failure = load_error(module, path, folder, error)
+        if place is None and missing_variable(error) is not None:
+            return Described(module.name)  # a helper: who imports it has its variables, or is told
+        failure = load_error(module, path, folder, said, error)
         refusal = None if failure.kind != "error" or isinstance(error, Blocked) else refusals.behind(error)
         if refusal is not None:
             failure = msgspec.structs.replace(failure, message=safe(_at_import(refusal, failure), MAX_MESSAGE))
@@ -142,12 +143,20 @@ def _described(module: Module, folder: Folder, refusals: Refusals, defaults: Pol
     return Described(module.name, functions, errors)
 
 
+def _source_of(path: str) -> bytes:
+    try:
+        with open(path, "rb") as source:
+            return source.read()
+    except OSError:
+        return b""  # the import will say what is wrong
+
+
 def _at_import(refusal: Refusal, failure: LoadError) -> str:
     advice = "a module is imported with everything closed, whatever its functions open; do this when a job runs"
     return f"blocked by echod: {refusal.what}: {advice}. It ended as {failure.message}"
 
 
-def load_error(module: Module, path: str, folder: Folder, error: BaseException) -> LoadError:
+def load_error(module: Module, path: str, folder: Folder, said: Declared, error: BaseException) -> LoadError:
     """What an import raised, with the line of the module's own code that it went through last."""
 
     def told(text: str, line: int | None = None, column: int | None = None, kind: str = "error") -> LoadError:
@@ -158,7 +167,9 @@ def load_error(module: Module, path: str, folder: Folder, error: BaseException) 
     if isinstance(error, SystemExit):
         return told(f"the module ended the process at import (sys.exit({message_of(error)}))", kind="exit")
     name = "ImportError" if isinstance(error, Blocked) else type_of(error)
-    text = f"{name}: {message_of(error)}{advice(error)}"
+    place = said.place or Place("queue", 1)
+    asker = Asker(said.secrets, place.kind, module.file, place.line)
+    text = f"{name}: {message_of(error)}{advice(error, asker)}"
     if "null bytes" in text and line_in(error, path) is None and (line := _line_of_null(path)):
         return told(text, line, 1, "syntax")  # Python says neither file nor line
     if isinstance(error, SyntaxError) and type(error.filename) is str and type(error.lineno) is int:

@@ -128,7 +128,7 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True):
     payload_schema: dict[str, Any] | None = None  # JSON Schema; None: anything
     result_schema: dict[str, Any] | None = None
     doc: str = ""  # first line of the docstring
-    secrets: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()  # the names in secrets= and secret= of its whole module
 
 
 class LoadError(msgspec.Struct, frozen=True, omit_defaults=True):

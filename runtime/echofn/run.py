@@ -108,7 +108,7 @@ class Run:
                 return self._verdict(error)
         except BaseException as broken:  # a subclass of a verdict with ideas of its own
             error = broken
-        return {"outcome": "retry", "fault": fault_of(error, self.session.folder)}
+        return {"outcome": "retry", "fault": fault_of(error, self.session.folder, self.session.asker)}
 
     def _blocked(self, refusal: Refusal, error: BaseException) -> dict[str, Any]:
         """A wall stood in the way: another run would meet it again."""

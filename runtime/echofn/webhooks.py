@@ -18,8 +18,8 @@ _SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")  # of a header's name: RFC 9110, 5.6.2
 
 
-def read_webhook(reading: Reading, declared: Set[str]) -> tuple[WebhookTrigger, tuple[str, ...]]:
-    """The trigger of a `@webhook` mark, and the variables that its function gets.
+def read_webhook(reading: Reading, declared: Set[str]) -> WebhookTrigger:
+    """The trigger of a `@webhook` mark.
 
     Without `secret=` those of `secrets=` verify. `declared` are the names that the source has literally.
     """
@@ -30,7 +30,7 @@ def read_webhook(reading: Reading, declared: Set[str]) -> tuple[WebhookTrigger, 
     others = read_secrets(reading, declared)
     if len(reading.refusals) == before:
         _check_verified(reading, verify, bool(signing or others))
-    trigger = WebhookTrigger(
+    return WebhookTrigger(
         path=path,
         verify=verify,
         secrets=(signing or others) if verify is not None else (),
@@ -39,7 +39,6 @@ def read_webhook(reading: Reading, declared: Set[str]) -> tuple[WebhookTrigger, 
         until=reading.take("until", DELIVERY_MS, values.until),
         line=reading.mark.line,
     )
-    return trigger, (*signing, *others)
 
 
 def _check_verified(reading: Reading, verify: Verify, has_secret: bool) -> None:

@@ -1,7 +1,7 @@
 """A worker: the confined process that runs the jobs of one function of one version.
 
 Forked from the base; walls first, then the import, then jobs, in order, one at a time. It knows no bus and holds no
-credential but the function's own secrets. It ends with `Stop`, with its channel, or with its parent; it is killed from
+credential but the secrets of its module. It ends with `Stop`, with its channel, or with its parent; it is killed from
 outside for everything else, so nothing here tries to be interruptible.
 
 Guarantees on the channel: frames are written whole, under one lock; `Begun` before a run; one `Ended` a job, before
@@ -23,7 +23,7 @@ from collections import deque
 from typing import NoReturn
 
 from echofn import capture, processes, walls
-from echofn.faults import message_of, raw, traceback_of, type_of
+from echofn.faults import Asker, advice, message_of, raw, traceback_of, type_of
 from echofn.frames import (
     HEADER,
     MAX_FRAME_BYTES,
@@ -36,7 +36,7 @@ from echofn.frames import (
     decode_to_worker,
     framed,
 )
-from echofn.manifest import Function, Policy, WebhookTrigger
+from echofn.manifest import Function, Policy, QueueTrigger, WebhookTrigger
 from echofn.package import Folder
 from echofn.refusals import Refusals, told
 from echofn.run import Loop, Run
@@ -107,7 +107,8 @@ class Session:
     def __init__(self, spawn: Spawn, channel: Channel, refusals: Refusals) -> None:
         self.refusals = refusals
         self.function: Function = spawn.function
-        self.hears_webhooks = any(isinstance(trigger, WebhookTrigger) for trigger in spawn.function.triggers)
+        self.hears_webhooks = _has(spawn.function, WebhookTrigger)
+        self.asker = _asker(spawn.function)
         self.version = spawn.version
         self.env = spawn.env
         self.folder = Folder(spawn.root, spawn.package)
@@ -230,10 +231,19 @@ def _prepared(spawn: Spawn, refusals: Refusals, parent: int) -> tuple[Session, R
 
 def _failed(error: BaseException, spawn: Spawn, refusals: Refusals) -> Failed:
     """Why there is no worker, with the wall that its import ran into."""
-    folder, message = Folder(spawn.root, spawn.package), message_of(error)
+    folder, message = Folder(spawn.root, spawn.package), message_of(error) + advice(error, _asker(spawn.function))
     if (refusal := refusals.behind(error)) is not None:
         message = told(refusal, spawn.function.file, spawn.function.line, f"{type_of(error)}: {message}")
     return Failed(type_of(error), message, traceback_of(error, folder))
+
+
+def _asker(function: Function) -> Asker:
+    kind = "queue" if _has(function, QueueTrigger) else "webhook" if _has(function, WebhookTrigger) else "cron"
+    return Asker(frozenset(function.secrets), kind, function.file, function.line)
+
+
+def _has(function: Function, kind: type[QueueTrigger | WebhookTrigger]) -> bool:
+    return any(isinstance(trigger, kind) for trigger in function.triggers)
 
 
 def _no_terminal(*_: object, **__: object) -> NoReturn:

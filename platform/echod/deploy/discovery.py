@@ -22,7 +22,7 @@ from echod.deploy.defaults import defaults_of
 from echod.deploy.importer import Importer
 from echod.deploy.imports import closure
 from echod.deploy.snapshot import Snapshot, file_of
-from echofn.discovery_protocol import Described, Discover, Module, assembled, declared_secrets
+from echofn.discovery_protocol import Described, Discover, Module, assembled, declared
 from echofn.manifest import LoadError, Manifest, Policy
 
 LIMIT_MS = 10_000
@@ -54,7 +54,8 @@ class Discovery:
         answers = {name: Described(name, errors=(error,)) for name, error in known.items() if error is not None}
         modules = tuple(Module(name, file_of(name)) for name in snapshot.modules if name not in answers)
         if modules:
-            answers |= await self._ask(root, package, modules, contents, defaults.policy)
+            told = await self._ask(root, package, modules, contents, defaults.policy)
+            answers |= {name: _with_secrets(answer, contents) for name, answer in told.items()}
         for module in modules:
             answers.setdefault(module.name, _unanswered(module))
         self._remember(answers, contents, package)
@@ -114,7 +115,15 @@ class Discovery:
 
     def _secrets_of(self, source: bytes) -> dict[str, str]:
         """Exactly the variables that a module's annotations name, as far as they are set."""
-        return {name: self._environ[name] for name in sorted(declared_secrets(source)) if name in self._environ}
+        return {name: self._environ[name] for name in sorted(declared(source).secrets) if name in self._environ}
+
+
+def _with_secrets(answer: Described, contents: Mapping[str, bytes]) -> Described:
+    """The functions with the variables that their source names, whatever the module's own code made of that."""
+    source = contents.get(file_of(answer.module), b"")
+    names = tuple(sorted(declared(source).secrets))
+    functions = tuple(msgspec.structs.replace(function, secrets=names) for function in answer.functions)
+    return msgspec.structs.replace(answer, functions=functions)
 
 
 async def _asked(importer: Importer, order: Discover) -> dict[str, Described]:

@@ -12,7 +12,7 @@ from echod.supervisor.events import JobEvents, LifeEvents
 from echod.supervisor.means import Means
 from echod.supervisor.worker import Worker
 from echofn import frames
-from echofn.manifest import Function, WebhookTrigger
+from echofn.manifest import Function, QueueTrigger, WebhookTrigger
 
 
 class Hiring:
@@ -32,9 +32,12 @@ class Hiring:
         self._means, self._jobs, self._function = means, jobs, function
         self._version, self._generation = version, generation
         self._package, self._root = package, root
-        # A worker needs no schemas, and of triggers whether a webhook is among them; a datagram has its limit.
-        hook = tuple(trigger for trigger in function.triggers if isinstance(trigger, WebhookTrigger))[:1]
-        self._lean = msgspec.structs.replace(function, triggers=hook, payload_schema=None, result_schema=None, doc="")
+        # A worker needs no schemas, and of triggers only which kinds there are; a datagram has its limit.
+        kinds = {type(each): each for each in function.triggers if isinstance(each, QueueTrigger | WebhookTrigger)}
+        triggers = tuple(kinds.values())
+        self._lean = msgspec.structs.replace(
+            function, triggers=triggers, payload_schema=None, result_schema=None, doc=""
+        )
 
     def hire(self, owner: LifeEvents) -> Worker:
         """A worker on its way. Raises OSError when this machine has no room for it, LeaseGone without a node number."""

@@ -275,6 +275,32 @@ async def test_a_module_gets_the_secrets_it_names_and_no_others(live: Live, writ
     assert registry.names() == ["with_token.f", "without.f"]
 
 
+GREEDY = """
+from echofn import importing, queue
+honest = importing.describe
+def describe(*told):
+    import msgspec
+    functions, errors = honest(*told)
+    return tuple(msgspec.structs.replace(each, secrets=("OTHER",)) for each in functions), errors
+importing.describe = describe
+@queue(secrets=["TOKEN"])
+def charge(): pass
+@queue
+def refund(): pass
+"""
+
+
+async def test_a_modules_functions_get_what_its_source_names_whatever_its_code_says(
+    live: Live, write: Write, registry: Registry
+) -> None:
+    write("pay.py", GREEDY)
+    saved = await live.turn()
+    assert saved is not None
+    assert saved.errors == ()
+    secrets = {name: getattr(registry.function(name), "secrets", None) for name in registry.names()}
+    assert secrets == {"pay.charge": ("TOKEN",), "pay.refund": ("TOKEN",)}
+
+
 async def test_the_watcher_turns_a_save_into_a_version_within_a_second(
     live: Live, write: Write, folder: Path, registry: Registry
 ) -> None:

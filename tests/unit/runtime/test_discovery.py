@@ -41,7 +41,13 @@ BAD = [
     ("class C:\n    def __str__(self): raise OSError\nraise SystemExit(C())\n", "exit", None, None, "exit"),
     ("raise KeyboardInterrupt\n", "error", 1, None, "KeyboardInterrupt"),
     ("import os\nbytearray(8 << 30)\n", "error", 2, None, "MemoryError"),
-    ("import os\nos.environ['STRIPE_KEY']\n", "error", 2, None, "add secrets=['STRIPE_KEY']"),
+    (
+        "import os\nfrom echofn import queue\nos.environ['STRIPE_KEY']\n@queue\ndef f(): pass\n",
+        "error",
+        3,
+        None,
+        'STRIPE_KEY\' is not in the environment here; add secrets=["STRIPE_KEY"] to @queue (',
+    ),
     ("from echofn import lifespan\n", "error", 1, None, "lifespan is not in this version"),
     ("import sys\nsys.exit(3)\n", "exit", None, None, "sys.exit(3)"),
     ("import os\nos._exit(3)\n", "exit", None, None, "exit code 3"),
@@ -177,6 +183,41 @@ def test_modules_with_secrets_get_exactly_theirs_in_a_process_of_their_own(folde
     assert "B_KEY" not in told["c"]
     assert "PLANTED" not in "".join(told.values())
     assert len({text.split()[1] for text in told.values()}) == 3
+
+
+@pytest.mark.parametrize(
+    ("annotation", "told"),
+    [
+        ("@cron('* * * * *')\n@queue()", 'add secrets=["KEY"] to @queue (a.py:4)'),
+        ("@webhook('/h', verify=None)", 'add secrets=["KEY"] to @webhook (a.py:3)'),
+        ("@cron('* * * * *')", 'add @queue(secrets=["KEY"]) (a.py:3)'),
+        ("@queue(secrets=['KEY'])", "is named in secrets=, but not set where echod runs"),
+    ],
+)
+def test_a_variable_missing_at_import_is_told_with_the_option_and_its_place(
+    folder: Path, annotation: str, told: str
+) -> None:
+    """In the module itself, and in a helper that it imports; the helper alone lacks nothing."""
+    head, tail = "from echofn import cron, queue, webhook\n", f"\n{annotation}\ndef f(): pass\n"
+    write(folder, a=f"{head}from . import settings{tail}", settings="import os\nkey = os.environ['KEY']\n")
+    answers = discover(folder)
+    (error,) = answers["a"].errors
+    assert error.message.startswith("KeyError: 'KEY' is")
+    assert (told in error.message, error.line) == (True, 2)
+    assert answers["settings"] == Described("settings")
+    write(folder, a=f"{head}import os; os.environ['KEY']{tail}")
+    (error,) = discover(folder)["a"].errors
+    assert (told in error.message, error.line) == (True, 2)
+    assert not discover(folder, secrets={"a": {"KEY": "1"}})["a"].errors
+
+
+@pytest.mark.parametrize("way", ["os.environ.get('KEY')", "os.getenv('KEY')", "{}['KEY']", "os.environ.pop('KEY')"])
+def test_only_a_variable_that_is_looked_up_is_advised_about(folder: Path, way: str) -> None:
+    write(folder, a=f"import os\nfrom echofn import queue\nx = {way}\n" + GOOD)
+    errors = discover(folder)["a"].errors
+    assert [("secrets=" in error.message) for error in errors] == {"{}": [False], "os.environ.pop('KEY')": [True]}.get(
+        way.removesuffix("['KEY']"), []
+    )
 
 
 def test_a_file_whose_name_has_a_dot_is_told(folder: Path) -> None:

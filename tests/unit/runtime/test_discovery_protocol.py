@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echofn.discovery_protocol import Described, Module, assembled, declared_secrets, find_modules, package_name
+from echofn.discovery_protocol import Described, Module, assembled, declared, find_modules, package_name
 from echofn.manifest import Function, LoadError, Manifest, Policy
 from unit.runtime.driving import write
 
@@ -51,7 +51,7 @@ def test_modules_are_found_by_the_rules_of_the_house(tmp_path: Path) -> None:
     ],
 )
 def test_secrets_are_read_from_the_syntax_tree(source: str | bytes, names: set[str]) -> None:
-    assert declared_secrets(source) == names
+    assert declared(source).secrets == names
 
 
 @pytest.mark.parametrize(

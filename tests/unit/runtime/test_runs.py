@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from echofn import frames
-from unit.runtime.driving import Base, job
+from echofn.manifest import Function, Policy, QueueTrigger, WebhookTrigger
+from unit.runtime.driving import Base, job, write
 
 
 def outcome_of(shared: Base, body: str, payload: Any = None, head: str = "") -> Any:
@@ -153,11 +154,38 @@ def test_a_traceback_begins_at_user_code_and_names_files_in_the_folder(shared: B
     assert str(shared.root) not in answer.fault.traceback
 
 
-def test_a_missing_variable_says_which_option_to_add(shared: Base) -> None:
-    answer = outcome_of(shared, "return os.environ['STRIPE_KEY']")
-    assert "secrets=['STRIPE_KEY']" in answer.fault.message
-    answer = outcome_of(shared, "return {}['STRIPE_KEY']")
-    assert "secrets" not in answer.fault.message
+@pytest.mark.parametrize(
+    ("triggers", "named", "told"),
+    [
+        ((QueueTrigger(),), (), 'add secrets=["STRIPE_KEY"] to @queue (m.py:7)'),
+        ((QueueTrigger(), WebhookTrigger("/h", None)), (), 'add secrets=["STRIPE_KEY"] to @queue (m.py:7)'),
+        ((WebhookTrigger("/h", None),), (), 'add secrets=["STRIPE_KEY"] to @webhook (m.py:7)'),
+        ((), (), 'add @queue(secrets=["STRIPE_KEY"]) (m.py:7)'),
+        ((QueueTrigger(),), ("STRIPE_KEY",), "is named in secrets=, but not set where echod runs"),
+    ],
+)
+def test_a_missing_variable_says_which_option_to_add(
+    shared: Base, triggers: Any, named: tuple[str, ...], told: str
+) -> None:
+    """In the handler, in a helper that it calls, and at the worker's own import."""
+    write(shared.folder, helper="import os\ndef key(): return os.environ['STRIPE_KEY']\n")
+    source = "import os\nfrom . import helper\ndef own(): return os.environ['STRIPE_KEY']\ndef other(): helper.key()\n"
+    for attribute in ("own", "other"):
+        function = Function(f"m.{attribute}", "m", attribute, "m.py", 7, Policy(), triggers, secrets=named)
+        answer = shared.serve(source, attribute, function=function).one()
+        assert (answer.outcome, answer.fault.exception, answer.fault.cause) == ("retry", "KeyError", "error")
+        assert answer.fault.message.startswith("'STRIPE_KEY' is")
+        assert told in answer.fault.message
+    write(shared.folder, m="import os\nos.environ['STRIPE_KEY']\n")
+    failed = shared.spawn(function=function).read()
+    assert isinstance(failed, frames.Failed)
+    assert told in failed.message
+
+
+def test_another_key_error_is_not_about_variables(shared: Base) -> None:
+    for body in ("return {}['STRIPE_KEY']", "raise KeyError('STRIPE_KEY')", "del os.environ['STRIPE_KEY']"):
+        assert "secrets" not in outcome_of(shared, body).fault.message
+    assert outcome_of(shared, "return os.environ.get('STRIPE_KEY')").result is None
 
 
 # ---- verdicts ----
@@ -210,6 +238,15 @@ class Blob(msgspec.Struct):
     by_id: dict[int, str] = {}
 def item(payload: Item): return [type(payload).__name__, payload.name, payload.count]
 def order(payload: "Order"): return [type(payload).__name__, type(payload.items[0]).__name__]
+class Line(msgspec.Struct):
+    lines: dict[str, list[int]]
+    ratio: float
+    kind: typing.Literal[1, 2]
+class Deep(msgspec.Struct):
+    orders: list[Line]
+def deep(payload: Deep):
+    one = payload.orders[0]
+    return [one.lines["a"], one.ratio, type(one.ratio).__name__, one.kind]
 def tags(payload: Tags): return payload["tags"]
 def number(payload: int): return payload + 1
 def blob(payload: Blob): return [payload.data, payload.by_id[5]]
@@ -227,6 +264,9 @@ def by_keyword(*, payload, ctx): return [payload, ctx.attempt]
         ("order", {"items": [{"name": "a", "count": 2}]}, ["Order", "Item"]),
         ("tags", {"tags": ["x"]}, ["x"]),
         ("number", 1, 2),
+        ("number", 1.0, 2),  # JSON Schema calls it an integer, and the gateway lets it through
+        ("item", {"name": "a", "count": 2.0}, ["Item", "a", 2]),
+        ("deep", {"orders": [{"lines": {"a": [3.0, -0.0]}, "ratio": 3.0, "kind": 2.0}]}, [[3, 0], 3.0, "float", 2]),
         ("blob", {"data": "aGk=", "by_id": {"5": "x"}}, [b"hi", "x"]),  # as JSON says it
         ("blob", {"data": b"hi", "by_id": {5: "x"}}, [b"hi", "x"]),  # as msgpack says it
         ("anything", {"a": [1, None]}, {"a": [1, None]}),
@@ -249,6 +289,8 @@ def test_a_payload_arrives_as_the_type_that_is_asked_for(
         ("order", {"items": [{"name": "a"}, {}]}, "$.items[1]"),
         ("tags", {}, "tags"),
         ("number", "1", "Expected `int`"),
+        ("number", 1.5, "Expected `int`"),
+        ("number", True, "Expected `int`"),
     ],
 )
 def test_a_payload_that_does_not_fit_is_dead_and_names_the_place(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from echofn import Request
-from echofn.discovery_protocol import Described, declared_secrets
+from echofn.discovery_protocol import Described, declared
 from echofn.manifest import Function, Hmac, Policy, QueueTrigger, WebhookTrigger
 from unit.runtime.driving import Answer, Base, discover, write
 
@@ -83,7 +83,7 @@ def test_every_way_to_verify(written: str, verify: Any, tmp_path: Path) -> None:
     [
         ('secret=["NEW", "OLD"]', ("NEW", "OLD"), ("NEW", "OLD")),
         ('secrets=["NEW", "OLD"]', ("NEW", "OLD"), ("NEW", "OLD")),
-        ('secret="HOOK", secrets=["API_KEY"]', ("HOOK",), ("HOOK", "API_KEY")),
+        ('secret="HOOK", secrets=["API_KEY"]', ("HOOK",), ("API_KEY", "HOOK")),
     ],
 )
 def test_secrets_verify_and_with_secret_the_others_are_the_handlers(
@@ -173,7 +173,7 @@ def test_a_literal_secret_of_a_webhook_is_read_before_the_import() -> None:
     source = (
         '@webhook("/h", verify="github", secret="A")\n@echofn.webhook("/i", verify=None, secrets=["B"])\ndef f(): ...'
     )
-    assert declared_secrets(f"import echofn\nfrom echofn import webhook\n{source}") == {"A", "B"}
+    assert declared(f"import echofn\nfrom echofn import webhook\n{source}").secrets == {"A", "B"}
 
 
 # ---- the request --------------------------------------------------------------------------------------------------
