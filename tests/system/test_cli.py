@@ -97,6 +97,24 @@ def test_a_job_can_be_listed_shown_and_its_log_read(node: Node) -> None:
     assert "WARNING logged" in followed
 
 
+def test_the_output_of_a_function_is_read_and_followed(node: Node) -> None:
+    failed = node.cli("invoke", "hello.boom").stdout.strip()
+    until(lambda: node.job(failed)["state"] == "dead")
+    node.cli("invoke", "hello.greet", "--data", '{"name": "Cy"}', "--wait")
+    until(lambda: "WARNING logged" in node.cli("logs", "hello.greet", "--since", "1h").stdout)
+    assert "logged" not in node.cli("logs", "hello.greet", "--grep", "printed").stdout
+    assert node.cli("logs", "hello.greet", "--failed").stdout == ""
+    screen = Terminal("logs", "hello.greet", "-f", "--grep", "logged", ECHOD_URL=node.url)
+    screen.read_until("WARNING logged")
+    before = screen.said.count("logged")
+    job = node.cli("invoke", "hello.greet", "--data", '{"name": "Di"}').stdout.strip()
+    screen.read_until(job)
+    assert screen.said.count("logged") > before
+    screen.type("\x03")
+    assert screen.wait() == 130
+    screen.close()
+
+
 def test_dead_jobs_are_redriven(node: Node) -> None:
     job = node.cli("invoke", "hello.boom").stdout.strip()
     until(lambda: node.job(job)["state"] == "dead")

@@ -127,6 +127,29 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
     text: str
 
 
+class Writer(msgspec.Struct, frozen=True):
+    """A job that wrote, when it did so last by its stream, and how it stands. `failed`: a run of it was charged."""
+
+    id: JobId
+    at_ms: int
+    failed: bool
+    ended: bool
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A line in a function's output: its place in its job's stream, and the line."""
+
+    job: JobId
+    id: str
+    line: LogLine
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """The order of all lines of a function: by the server's time, ties by job."""
+        ms, _, number = self.id.partition("-")
+        return int(ms), int(number), self.job
+
+
 class LaneRow(msgspec.Struct, frozen=True):
     """A lane with work. `rests_ms`: until it is served again, where it rests."""
 

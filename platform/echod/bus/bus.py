@@ -18,6 +18,7 @@ import msgspec
 from echod.bus import address as addresses
 from echod.bus.clock import monotonic_ms
 from echod.bus.link import Link
+from echod.bus.logs import Logs
 from echod.bus.minting import Minting
 from echod.bus.news import News
 from echod.bus.nodes import Nodes
@@ -35,7 +36,7 @@ _message = msgspec.msgpack.Decoder()
 Callback = Callable[..., object]
 
 
-class Bus(Minting, Working, Nodes, Operating, Versions, Tokens, Reading):
+class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading):
     """See the module. Made by `Bus.open`."""
 
     def __init__(self, address: addresses.Address, app: str, *, offset: bool = False) -> None:

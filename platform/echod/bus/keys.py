@@ -16,6 +16,7 @@
 | `last:<claimer>` | hash | the last claim or settle of a claimer |
 | `meta`, `lanes` | hash | counts, virtual time, policy; per-lane settings |
 | `log:<id>` | stream | a job's output |
+| `logged` | zset | the thousand jobs that wrote last → when, by their streams |
 | `m:<minute>`, `h:<hour>` | hash | counters and histograms |
 | `totals` | hash | counters since the queue began |
 
@@ -54,6 +55,7 @@ QUEUE_KEYS = frozenset(
         "meta",
         "lanes",
         "log:",
+        "logged",
         "m:",
         "h:",
         "totals",

@@ -1,4 +1,4 @@
-"""Claims and what becomes of them: claim, settle, extend, progress, log, and the children a settle sends.
+"""Claims and what becomes of them: claim, settle, extend, progress, and the children a settle sends.
 
 Of each claimer one claim or settle per queue is under way. Where its reply is lost (BusAway), the call is kept and
 sent again before the claimer's next one, under its old sequence: the bus rebuilds the reply, so nothing is settled or
@@ -13,17 +13,16 @@ from typing import Any, cast
 
 import msgspec
 
-from echod.bus.answers import Blocked, ClaimAnswer, ExtendAnswer, LogLine, SettleAnswer
+from echod.bus.answers import Blocked, ClaimAnswer, ExtendAnswer, SettleAnswer
 from echod.bus.clock import monotonic_ms
 from echod.bus.core import Core
-from echod.bus.rows import blob, child_of, claimed, hold_row, pack, verdict_row
+from echod.bus.rows import child_of, claimed, hold_row, pack, verdict_row
 from echod.bus.wire import Argument
 from echod.errors import BusAway, BusFull
 from echod.model.ids import JobId
 from echod.model.job import Child, Claimed, Hold, Verdict
 
 DEFAULT_LEASE_MS = 15_000
-_log_lines = msgspec.msgpack.Decoder(LogLine)
 _NOTHING = pack([])
 
 
@@ -170,17 +169,6 @@ class Working(Core):
             progress=pack([fraction, note]),
         )
         return bool(reply == b"ok")
-
-    async def log(self, queue: str, id: str, lines: Sequence[LogLine]) -> int:
-        """Append to a job's log, the first MiB of each run; how many lines were kept. One caller a job."""
-        packed = pack([[line.attempt, blob(pack(line))] for line in lines])
-        return int(await self.run("log", queue, id=id, token=secrets.token_urlsafe(6), lines=packed))
-
-    async def logs(self, queue: str, id: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, LogLine]]:
-        """Lines after the entry `after`, oldest first, at most `limit`."""
-        key = f"{self.base(queue)}log:{id}"
-        entries = await self.link.command("XRANGE", key, f"({after}" if after else "-", "+", "COUNT", limit)
-        return [(entry_id.decode(), _log_lines.decode(fields[1])) for entry_id, fields in entries]
 
     async def sweep_out(self, queue: str, *, older_ms: int = 1000) -> list[Child]:
         """Children whose settle is at least that long ago and that nobody cleared. A bounded part of them."""

@@ -26,7 +26,7 @@ VERBS = {
     "invoke": ("invoke", "Call a function; with --wait print its result."),
     "jobs": ("jobs", "List jobs, newest first."),
     "job": ("jobs", "Show one job."),
-    "logs": ("logs", "Print what a job wrote."),
+    "logs": ("logs", "Print what a job, or a function's jobs, wrote."),
     "cancel": ("jobs", "Cancel a job."),
     "redrive": ("jobs", "Run dead jobs again."),
     "schedules": ("schedules", "List schedules with their next due instants."),

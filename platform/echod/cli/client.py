@@ -43,8 +43,7 @@ class Client:
 
     def get(self, path: str, **query: object) -> Json:
         """The JSON at `path`; raises as `call` does."""
-        given = {name: value for name, value in query.items() if value is not None}
-        return self.call("GET", path + (f"?{urlencode(given)}" if given else "")).body
+        return self.call("GET", _asked(path, query)).body
 
     def post(self, path: str) -> Json:
         """What an operator's action answers."""
@@ -88,9 +87,9 @@ class Client:
             connection.close()
         return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, _decoded(raw))
 
-    def events(self, path: str) -> Iterator[tuple[str, str]]:
+    def events(self, path: str, **query: object) -> Iterator[tuple[str, str]]:
         """(event, data) of a stream of server-sent events, until the server ends it."""
-        connection, response = self._open("GET", path, None, {"Accept": "text/event-stream"}, None)
+        connection, response = self._open("GET", _asked(path, query), None, {"Accept": "text/event-stream"}, None)
         try:
             if response.status >= 400:
                 raise self.error_of(Answer(response.status, {}, _decoded(response.read())))
@@ -163,6 +162,11 @@ def members_of(body: Json) -> dict[str, Json]:
 def part(name: str) -> str:
     """A name as one part of a path."""
     return quote(name, safe="")
+
+
+def _asked(path: str, query: Mapping[str, object]) -> str:
+    given = {name: value for name, value in query.items() if value is not None}
+    return path + (f"?{urlencode(given)}" if given else "")
 
 
 def _decoded(raw: bytes) -> Json:

@@ -1,4 +1,4 @@
-"""`echod logs`: what a job wrote, live with -f."""
+"""`echod logs`: what a job, or the jobs of a function, wrote; live with -f."""
 
 from __future__ import annotations
 
@@ -7,29 +7,71 @@ import msgspec
 
 from echod.cli.client import Client, Json, part
 from echod.cli.options import asks, print_json
+from echod.errors import Refused
+from echod.model.ids import is_job_id
 
 
 @click.command()
-@click.argument("job_id", metavar="JOB")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.argument("name", metavar="FUNCTION|JOB")
+@click.option("--since", metavar="DURATION", help="Of a function: only what is at most so old, as 1h.")
+@click.option("--failed", is_flag=True, help="Of a function: only of jobs of which a run failed.")
+@click.option("--grep", default="", metavar="TEXT", help="Only lines with this text in them.")
+@click.option("--limit", type=click.IntRange(1, 1000), help="Of a function: how many of its newest lines (200).")
+@click.option("-f", "--follow", is_flag=True, help="Go on: until the job has ended, or until interrupted.")
 @asks
-def logs(job_id: str, follow: bool, url: str | None, as_json: bool) -> None:
-    """Print what a job wrote: its prints, its logging, its errors."""
+def logs(
+    name: str,
+    since: str | None,
+    failed: bool,
+    grep: str,
+    limit: int | None,
+    follow: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Print what a job wrote, or the jobs of a function: prints, logging, errors; oldest line first."""
     client = Client(url)
-    path = f"/jobs/{part(job_id)}/logs"
-    if not follow:
-        lines = client.get(path)
-        if as_json:
-            print_json(lines)
+    if not is_job_id(name):
+        asked = {"since": since, "failed": "1" if failed else None, "grep": grep or None, "limit": limit}
+        path = f"/functions/{part(name)}/logs"
+        if follow:
+            _follow(client, path, asked, "", as_json)
             return
-        for line in lines:
-            _print(line)
+        found = client.get(path, **asked)
+        if as_json:
+            print_json(found)
+            return
+        if found["truncated"]:
+            click.echo("older lines are left out; see --limit and --since", err=True)
+        _print(found["lines"], "")
         return
-    for kind, data in client.events(path):
-        if kind == "log":
-            click.echo(data) if as_json else _print(msgspec.json.decode(data))
+    if since or failed or limit:
+        raise Refused(f"expected --grep or -f with a job, got --since, --failed or --limit; {name} is one job")
+    path = f"/jobs/{part(name)}/logs"
+    if follow:
+        _follow(client, path, {}, grep, as_json)
+        return
+    lines = client.get(path)
+    if as_json:
+        print_json([line for line in lines if grep in line["text"]])
+    else:
+        _print(lines, grep)
 
 
-def _print(line: Json) -> None:
-    level = f" {line['level']}" if line.get("stream") == "log" and line.get("level") else ""
-    click.echo(f"{line.get('at', '')}{level} {line['text']}")
+def _follow(client: Client, path: str, asked: dict[str, Json], grep: str, as_json: bool) -> None:
+    for kind, data in client.events(path, **asked):
+        if kind != "log":
+            continue
+        line = msgspec.json.decode(data)
+        if as_json and grep in line["text"]:
+            click.echo(data)
+        elif not as_json:
+            _print([line], grep)
+
+
+def _print(lines: list[Json], grep: str) -> None:
+    for line in lines:
+        if grep in line["text"]:
+            level = f" {line['level']}" if line.get("stream") == "log" and line.get("level") else ""
+            job = f" {line['job']}" if "job" in line else ""
+            click.echo(f"{line.get('at', '')}{job}{level} {line['text']}")

@@ -20,6 +20,7 @@ from echod.gateway import shapes, tokens
 from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
+from echod.gateway.logs import LONGEST_GREP, MOST_LINES
 from echod.gateway.views import View
 from echofn.manifest import Function, WebhookTrigger
 
@@ -52,6 +53,12 @@ _LIST: Mapping[str, View] = {
     "limit": {"type": "integer", "minimum": 1, "maximum": MOST},
     "cursor": {"type": "string", "pattern": "^(JOB[0-9A-Za-z]{11})?$"},
 }
+_LOGS: Mapping[str, View] = {
+    "since": {"type": "string", "pattern": "^[1-9][0-9]{0,4}(ms|s|m|h|d|w)$"},
+    "failed": {"enum": ["0", "1"]},
+    "grep": {"type": "string", "maxLength": LONGEST_GREP},
+    "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LINES},
+}
 _NAME: View = {"type": "string", "minLength": 1}
 _WHERE: Mapping[str, View] = {"function": _TEXT}
 _WINDOW: View = {"type": "integer", "minimum": SHORTEST_S, "maximum": LONGEST_S}
@@ -61,6 +68,7 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("GET", "/"): Shape("All functions", {200: shapes.Functions}),
     ("GET", "/functions"): Shape("All functions", {200: shapes.Functions}),
     ("GET", "/functions/{name}"): Shape("A function", {200: shapes.FunctionWhole}, {"window": _WINDOW}),
+    ("GET", "/functions/{name}/logs"): Shape("What its jobs wrote", {200: shapes.FunctionLogs}, _LOGS),
     ("POST", "/functions/{name}"): Shape("Call a function", {200: Any, 202: shapes.Accepted}, takes=Any),
     ("POST", "/functions/{name}/pause"): Shape("Pause a function", {200: shapes.Paused}, {"lane": _TEXT}),
     ("POST", "/functions/{name}/resume"): Shape("Resume a function", {200: shapes.Paused}, {"lane": _TEXT}),

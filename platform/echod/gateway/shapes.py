@@ -114,6 +114,19 @@ class LogShape(msgspec.Struct):
     text: str
 
 
+class FunctionLogShape(LogShape):
+    """A line that a job of a function wrote."""
+
+    job: JobText
+
+
+class FunctionLogs(msgspec.Struct):
+    """The newest lines of a function, oldest first. `truncated`: there are more that fit the question."""
+
+    lines: list[FunctionLogShape]
+    truncated: bool
+
+
 class TriggerShape(msgspec.Struct):
     """What starts a function."""
 

@@ -150,16 +150,47 @@ def test_a_job_is_shown_with_its_error(gateway: Gateway, capsys: pytest.CaptureF
     assert "ValueError: no such thing (cause: error)" in capsys.readouterr().out
 
 
+LINE = {"at": "T", "stream": "log", "level": "INFO", "text": "hello"}
+STREAM = f"""\
+: ping
+
+id: 1-0
+event: log
+data: {json.dumps(LINE)}
+
+event: end
+data: {{}}
+
+""".encode()
+
+
 def test_logs_follow_the_stream_to_its_end(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    line = json.dumps({"at": "T", "stream": "log", "level": "INFO", "text": "hello"})
-    gateway.says(
-        "GET", "/jobs/JOBx/logs", f": ping\n\nid: 1-0\nevent: log\ndata: {line}\n\nevent: end\ndata: {{}}\n\n".encode()
-    )
-    assert run(["logs", "JOBx", "-f"]) == 0
+    path = f"/jobs/{JOB['id']}/logs"
+    gateway.says("GET", path, STREAM)
+    assert run(["logs", str(JOB["id"]), "-f"]) == 0
     assert capsys.readouterr().out == "T INFO hello\n"
-    gateway.says("GET", "/jobs/JOBx/logs", [json.loads(line)])
-    assert run(["logs", "JOBx"]) == 0
+    gateway.says("GET", path, [LINE, {**LINE, "text": "bye"}])
+    assert run(["logs", str(JOB["id"]), "--grep", "ell"]) == 0
     assert capsys.readouterr().out == "T INFO hello\n"
+
+
+def test_logs_of_a_function_are_asked_for_and_name_their_jobs(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = "/functions/shop.pack/logs?since=1h&failed=1&grep=a%26b&limit=5"
+    gateway.says("GET", asked, {"lines": [{**LINE, "job": JOB["id"]}], "truncated": True})
+    assert run(["logs", "shop.pack", "--since", "1h", "--failed", "--grep", "a&b", "--limit", "5"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"T {JOB['id']} INFO hello\n"
+    assert "older lines are left out" in said.err
+    gateway.says("GET", "/functions/shop.pack/logs", STREAM)
+    assert run(["logs", "shop.pack", "-f", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == LINE
+
+
+def test_a_job_is_not_asked_for_what_only_a_function_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["logs", str(JOB["id"]), "--failed"]) == 2
+    assert "one job" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 -- Retention: the archive by age, count and bytes, the morgue by age; a bounded step at a time, no TTL on any row.
--- KEYS job: log: done dead meta jobs
+-- KEYS job: log: done dead meta jobs logged
 --
 -- What ended in the last ten seconds stays, so that a mint that is sent again (within five) still finds its row; only twice
 -- the byte limit overrides that, and then `cut` remembers until when a missing row proves nothing. A child stays longer:
@@ -10,6 +10,7 @@ local YOUNG_MS, CHILD_MS = 10000, 30000
 local function erase(q, id)
   redis.call('UNLINK', job_key(q, id), log_key(q, id))
   redis.call('ZREM', q.jobs, id)
+  redis.call('ZREM', q.logged, id)
 end
 
 local function trim_archive(q, limit)
