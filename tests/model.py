@@ -23,6 +23,7 @@ class ModelJob:
     holder: str = ""
     begun: bool = False
     cancelling: bool = False
+    since_ms: int = 0  # pending since
 
 
 @dataclass
@@ -30,12 +31,15 @@ class Model:
     """One queue."""
 
     retries: int
+    batch: int | None = None
+    wait_ms: int = 0
     jobs: dict[str, ModelJob] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
     paused_lanes: set[str] = field(default_factory=set)
     paused: bool = False
     seats: dict[str, int] = field(default_factory=dict)  # the virtual time of every lane that has work
     picked_at: int = 0  # V
+    gathering: dict[str, int] = field(default_factory=dict)  # lanes with less than a batch, until when; paused ones too
 
     def pending(self, lane: str) -> list[str]:
         """A lane's jobs in the order in which they are served."""
@@ -47,50 +51,80 @@ class Model:
 
     # --- places ----------------------------------------------------------------------------------------------------
 
-    def to_lane(self, id: str) -> None:
+    def to_lane(self, id: str, now_ms: int) -> None:
         job = self.jobs[id]
         was_empty = not self.pending(job.lane)
-        job.state, job.due_ms = "pending", None
+        job.state, job.due_ms, job.since_ms = "pending", None, now_ms
         if was_empty:
             self.seats[job.lane] = self.picked_at + self.charge(job.lane)
+            self.gather(job.lane, now_ms)
+        elif self.batch is not None and self.wait_ms and len(self.pending(job.lane)) == self.batch:
+            self.judge(job.lane, now_ms)
 
-    def leave_lane(self, lane: str) -> None:
+    def leave_lane(self, lane: str, now_ms: int) -> None:
         """After a job left its lane: nothing of an emptied lane remains, and V ends with the last."""
         if not self.pending(lane):
             self.seats.pop(lane, None)
+            self.gathering.pop(lane, None)
+        elif self.wait_ms:
+            self.judge(lane, now_ms)
         if not self.seats:
             self.picked_at = 0
+
+    def gather(self, lane: str, now_ms: int) -> None:
+        """A lane with less than a batch waits until its first job has waited."""
+        self.gathering.pop(lane, None)
+        waiting = self.pending(lane)
+        until_ms = min(self.jobs[id].since_ms for id in waiting) + self.wait_ms
+        if self.batch is not None and len(waiting) < self.batch and until_ms > now_ms:
+            self.gathering[lane] = until_ms
+
+    def judge(self, lane: str, now_ms: int) -> None:
+        """After its settings or its jobs changed."""
+        if lane in self.seats:
+            self.seats[lane] = max(self.seats[lane], self.picked_at)
+            self.gather(lane, now_ms)
+
+    def instant_came(self, now_ms: int) -> None:
+        """What gathered until now is served."""
+        for lane in [lane for lane, until_ms in self.gathering.items() if until_ms <= now_ms]:
+            if lane not in self.paused_lanes:
+                del self.gathering[lane]
+                self.seats[lane] = max(self.seats[lane], self.picked_at)
 
     def end(self, id: str, state: str) -> None:
         self.jobs[id].state = state
 
     # --- calls -----------------------------------------------------------------------------------------------------
 
-    def mint(self, id: str, lane: str, priority: int, due_ms: int | None) -> None:
+    def mint(self, id: str, lane: str, priority: int, due_ms: int | None, now_ms: int) -> None:
         self.jobs[id] = ModelJob(lane, priority, "scheduled", due_ms)
         if due_ms is None:
-            self.to_lane(id)
+            self.to_lane(id, now_ms)
 
-    def claim(self, count: int) -> list[str]:
-        """Turn by turn: the lane of the least virtual time serves one job and is charged."""
-        taken: list[str] = []
-        while len(taken) < count and not self.paused:
-            ready = [lane for lane in self.seats if lane not in self.paused_lanes]
+    def claim(self, count: int, now_ms: int) -> list[list[str]]:
+        """Turn by turn: the lane of the least virtual time serves one job, or one batch, and is charged for each."""
+        turns: list[list[str]] = []
+        while len(turns) < count and not self.paused:
+            ready = [lane for lane in self.seats if lane not in self.paused_lanes and lane not in self.gathering]
             if not ready:
                 break
             lane = min(ready, key=lambda name: (self.seats[name], escape(name)))
-            id = self.pending(lane)[0]
+            ids = self.pending(lane)[: self.batch or 1]
             self.picked_at = self.seats[lane]
-            self.seats[lane] += self.charge(lane)
-            job = self.jobs[id]
-            job.state, job.begun = "active", False
-            job.attempts += 1
-            taken.append(id)
+            self.seats[lane] += TURN * len(ids) // self.weights.get(lane, 1)
+            for id in ids:
+                job = self.jobs[id]
+                job.state, job.begun = "active", False
+                job.attempts += 1
+            turns.append(ids)
             if not self.pending(lane):
                 del self.seats[lane]
+            else:
+                self.gather(lane, now_ms)
         if not self.seats:
             self.picked_at = 0
-        return taken
+        return turns
 
     def hold(self, hold: Hold) -> None:
         job = self.jobs[hold.id]
@@ -101,7 +135,7 @@ class Model:
         job = self.jobs[hold.id]
         return job.state == "active" and (job.attempts, job.holder) == (hold.attempts, hold.holder)
 
-    def settle(self, id: str, kind: str, back_ms: int) -> None:
+    def settle(self, id: str, kind: str, back_ms: int, now_ms: int) -> None:
         job = self.jobs[id]
         if kind in {"done", "dead", "cancelled"}:
             job.failures += kind == "dead"
@@ -111,15 +145,12 @@ class Model:
         elif job.cancelling:
             self.end(id, "cancelled")
         elif kind == "release":
-            self.to_lane(id)
+            self.to_lane(id, now_ms)
         else:
             job.failures += kind == "retry"
             job.state, job.due_ms = "scheduled", back_ms
 
-    def promoted(self, id: str) -> None:
-        self.to_lane(id)
-
-    def lost(self, id: str, back_ms: int) -> None:
+    def lost(self, id: str, back_ms: int, now_ms: int) -> None:
         job = self.jobs[id]
         if job.cancelling:
             self.end(id, "cancelled")
@@ -131,9 +162,9 @@ class Model:
             if job.losses > 10:
                 self.end(id, "dead")
             else:
-                self.to_lane(id)
+                self.to_lane(id, now_ms)
 
-    def cancel(self, id: str) -> str:
+    def cancel(self, id: str, now_ms: int) -> str:
         job = self.jobs[id]
         if job.state in {"done", "dead"}:
             return "ended"
@@ -143,31 +174,29 @@ class Model:
         was_pending = job.state == "pending"
         self.end(id, "cancelled")
         if was_pending:
-            self.leave_lane(job.lane)
+            self.leave_lane(job.lane, now_ms)
         return "cancelled"
 
-    def redrive(self, id: str) -> bool:
+    def redrive(self, id: str, now_ms: int) -> bool:
         job = self.jobs[id]
         if job.state != "dead":
             return False
         job.failures, job.losses, job.cancelling = 0, 0, False
-        self.to_lane(id)
+        self.to_lane(id, now_ms)
         return True
 
-    def pause(self, lane: str | None, paused: bool) -> None:
+    def pause(self, lane: str | None, paused: bool, now_ms: int) -> None:
         if lane is None:
             self.paused = paused
         elif paused:
             self.paused_lanes.add(lane)
         else:
             self.paused_lanes.discard(lane)
-            if lane in self.seats:
-                self.seats[lane] = max(self.seats[lane], self.picked_at)
+            self.judge(lane, now_ms)
 
-    def weigh(self, lane: str, weight: int) -> None:
+    def weigh(self, lane: str, weight: int, now_ms: int) -> None:
         self.weights[lane] = weight
-        if lane in self.seats:
-            self.seats[lane] = max(self.seats[lane], self.picked_at)
+        self.judge(lane, now_ms)
 
     # --- comparing -------------------------------------------------------------------------------------------------
 
@@ -185,5 +214,7 @@ class Model:
         lanes = {escape(lane): self.pending(lane) for lane in self.seats}
         assert books.lanes == lanes
         assert books.held == {escape(lane) for lane in self.seats if lane in self.paused_lanes}
-        assert books.ring == {escape(lane): seat for lane, seat in self.seats.items() if lane not in self.paused_lanes}
+        open_lanes = self.seats.keys() - self.paused_lanes
+        assert books.later == {escape(lane): self.gathering[lane] for lane in open_lanes & self.gathering.keys()}
+        assert books.ring == {escape(lane): self.seats[lane] for lane in open_lanes - self.gathering.keys()}
         assert int(float(books.meta.get("V", 0))) == self.picked_at

@@ -53,6 +53,8 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     until: Literal["done", "started"] | int = "done"
     max_pending: int | None = None
     priority: int = 0
+    batch: int | None = None  # at most so many payloads of one lane a run, as a list; None: one, as it is
+    batch_wait_ms: int = 0  # how long a lane with fewer waits for more
 
 
 class QueueTrigger(msgspec.Struct, frozen=True, tag="queue"):

@@ -14,13 +14,15 @@ import os
 from collections.abc import Coroutine
 from typing import Any, ClassVar, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from audit import audit
+from audit import audit, open_books
 from echod.bus import Bus
 from echod.bus.clock import StepWatch
+from echod.bus.keys import escape
 from echod.bus.rows import hold_row, mint_row, pack, verdict_row
 from echod.errors import BusError
 from echod.model.ids import JobId, NodeId
@@ -40,6 +42,8 @@ class BusMachine(RuleBasedStateMachine):
     """One queue, two claimers, a driven clock."""
 
     server: ClassVar[Server]
+    batch: ClassVar[int | None] = None
+    wait_ms: ClassVar[int] = 0
     claims = Bundle("claims")
 
     def __init__(self) -> None:
@@ -48,7 +52,7 @@ class BusMachine(RuleBasedStateMachine):
         self.server.command("FLUSHALL")
         self.server.clock.advance(-self.server.clock.offset_ms)
         self.bus = self.do(self.open())
-        self.model = Model(retries=RETRIES)
+        self.model = Model(RETRIES, self.batch, self.wait_ms)
         self.due_ms = 0
         self.sequence = 0
         self.ids: list[JobId] = []
@@ -56,7 +60,8 @@ class BusMachine(RuleBasedStateMachine):
     async def open(self) -> Bus:
         bus = await Bus.open(self.server.address)
         await bus.join(NodeId("NOD1"))
-        await bus.configure("f", Policy(retries=RETRIES, backoff=Constant(BACKOFF_MS)), 1)
+        policy = Policy(retries=RETRIES, backoff=Constant(BACKOFF_MS), batch=self.batch, batch_wait_ms=self.wait_ms)
+        await bus.configure("f", policy, 1)
         return bus
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -74,6 +79,30 @@ class BusMachine(RuleBasedStateMachine):
             again = self.do(self.bus.run(verb, "f", **arguments))
             assert again[: len(reply)] == reply, f"{verb} sent again answered {again}, first {reply}"
         return reply
+
+    def born_ms(self, id: str) -> int:
+        """Since when a job waits: when the call was that brought it into its lane."""
+        row = open_books(self.server, "f").rows[id]
+        return int(row.get(b"w", row[b"m"]))
+
+    def claimed(self, reply: Any, count: int) -> list[Hold]:
+        """The holds of a claim's reply, which must be what the model serves, turn by turn."""
+        turns: dict[int, list[str]] = {}
+        for number, job in enumerate(reply[2], start=1):
+            turns.setdefault(job[10] if self.batch else number, []).append(job[0].decode())
+        assert list(turns.values()) == self.model.claim(count, reply[0])
+        holds = [Hold(JobId(job[0].decode()), int(job[1]), f"h{self.sequence}") for job in reply[2]]
+        for hold in holds:
+            self.model.hold(hold)
+        return holds
+
+    def judged_anew(self, lane: str, before_ms: int) -> None:
+        """A call that answers no instant, while a lane's came: the bus knows on which side of it that was."""
+        until_ms = self.model.gathering.get(lane)
+        after_ms = self.now_ms()
+        came = until_ms is not None and before_ms < until_ms <= after_ms
+        if came and escape(lane) not in open_books(self.server, "f").later:
+            self.model.judge(lane, after_ms)
 
     @initialize()
     def recurrence(self) -> None:
@@ -98,9 +127,10 @@ class BusMachine(RuleBasedStateMachine):
         before_ms = self.now_ms()
         reply = self.twice("mint", twice, queue="f", outside=0, resend=0, first_ms=0, mints=rows)
         assert reply == [1] * count
+        now_ms = self.born_ms(mints[0].id)
         for one in mints:
             self.ids.append(one.id)
-            self.model.mint(one.id, lane, priority, before_ms + in_ms if in_ms else None)
+            self.model.mint(one.id, lane, priority, before_ms + in_ms if in_ms else None, now_ms)
 
     @rule(target=claims, count=st.integers(1, 5), twice=st.booleans())
     def claim(self, count: int, twice: bool) -> list[Hold]:
@@ -116,11 +146,7 @@ class BusMachine(RuleBasedStateMachine):
             popped=0,
             begun=pack([]),
         )
-        holds = [Hold(JobId(job[0].decode()), int(job[1]), f"h{self.sequence}") for job in reply[2]]
-        assert [hold.id for hold in holds] == self.model.claim(count)
-        for hold in holds:
-            self.model.hold(hold)
-        return holds
+        return self.claimed(reply, count)
 
     @rule(
         holds=claims,
@@ -160,10 +186,8 @@ class BusMachine(RuleBasedStateMachine):
         assert refused == [hold.id for hold in holds if not self.model.is_held(hold)]
         for hold in holds:
             if self.model.is_held(hold):
-                self.model.settle(hold.id, kind, now_ms + 1000)
-        assert [job[0].decode() for job in reply[2]] == self.model.claim(count)
-        for job in reply[2]:
-            self.model.hold(Hold(JobId(job[0].decode()), int(job[1]), f"h{self.sequence}"))
+                self.model.settle(hold.id, kind, now_ms + 1000, reply[0])
+        self.claimed(reply, count)
 
     @rule(holds=claims, begun=st.booleans(), twice=st.booleans())
     def extend(self, holds: list[Hold], begun: bool, twice: bool) -> None:
@@ -200,9 +224,10 @@ class BusMachine(RuleBasedStateMachine):
             if job.state == "scheduled" and state == "pending":
                 assert job.due_ms is not None
                 assert job.due_ms <= answer.now_ms, f"{id} was promoted {job.due_ms - answer.now_ms} ms early"
-                self.model.promoted(id)
+                self.model.to_lane(id, answer.now_ms)
             elif job.state == "active" and state != "active":
-                self.model.lost(id, answer.now_ms + BACKOFF_MS)
+                self.model.lost(id, answer.now_ms + BACKOFF_MS, answer.now_ms)
+        self.model.instant_came(answer.now_ms)
         # Ties in a lane go by id, lanes join in the order in which the script met their jobs: taken over from the bus.
         self.model.take_over_seats(after)
         for due in answer.due:
@@ -215,7 +240,7 @@ class BusMachine(RuleBasedStateMachine):
                 answer = self.do(self.bus.occur("f", "r", revision, due_ms, next_ms=due_ms + 5000, job=id))
                 assert answer.id == id
             self.ids.append(id)
-            self.model.mint(id, "-", 0, None)
+            self.model.mint(id, "-", 0, None, self.born_ms(id))
             self.due_ms += 5000
 
     @rule(back=st.integers(1, 9))
@@ -230,7 +255,9 @@ class BusMachine(RuleBasedStateMachine):
         if not self.ids:
             return
         id = self.ids[which % len(self.ids)]
-        assert self.twice("cancel", twice, id=id).decode() == self.model.cancel(id)
+        before_ms = self.now_ms()
+        assert self.twice("cancel", twice, id=id).decode() == self.model.cancel(id, before_ms)
+        self.judged_anew(self.model.jobs[id].lane, before_ms)
 
     @rule(which=st.integers(0, 99), twice=st.booleans())
     def redrive(self, which: int, twice: bool) -> None:
@@ -239,18 +266,22 @@ class BusMachine(RuleBasedStateMachine):
         id = self.ids[which % len(self.ids)]
         self.sequence += 1
         reply = self.twice("redrive", twice, token=f"t{self.sequence}", ids=pack([id]))
-        assert [each.decode() for each in reply] == ([id] if self.model.redrive(id) else [])
+        assert [each.decode() for each in reply] == ([id] if self.model.redrive(id, self.born_ms(id)) else [])
 
     @rule(lane=st.one_of(st.none(), LANES), paused=st.booleans())
     def pause(self, lane: str | None, paused: bool) -> None:
+        before_ms = self.now_ms()
         work = self.bus.pause("f", lane=lane) if paused else self.bus.resume("f", lane=lane)
         self.do(work)
-        self.model.pause(lane, paused)
+        self.model.pause(lane, paused, before_ms)
+        self.judged_anew(lane or "-", before_ms)
 
     @rule(lane=LANES, weight=st.integers(1, 4))
     def weigh(self, lane: str, weight: int) -> None:
+        before_ms = self.now_ms()
         self.do(self.bus.weigh("f", lane, weight))
-        self.model.weigh(lane, weight)
+        self.model.weigh(lane, weight, before_ms)
+        self.judged_anew(lane, before_ms)
 
     @rule()
     def beat_of_no_pump(self) -> None:
@@ -276,12 +307,19 @@ class BusMachine(RuleBasedStateMachine):
         self.loop.close()
 
 
-def test_the_bus_keeps_its_promises_under_any_history(shared_server: Server) -> None:
+class BatchMachine(BusMachine):
+    """The same of a queue with batches: a turn serves up to three jobs of a lane, and a lane with fewer waits."""
+
+    batch, wait_ms = 3, 1250
+
+
+@pytest.mark.parametrize("machine", [BusMachine, BatchMachine])
+def test_the_bus_keeps_its_promises_under_any_history(shared_server: Server, machine: type[BusMachine]) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    BusMachine.server = shared_server
+    machine.server = shared_server
     run_state_machine_as_test(
-        BusMachine,
+        machine,
         settings=settings(
             max_examples=1000 if SOAK else 20,
             stateful_step_count=60 if SOAK else 30,

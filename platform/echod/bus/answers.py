@@ -20,6 +20,11 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
     blocked: Blocked | None = None
     retry_in_ms: int | None = None
 
+    @property
+    def turns(self) -> int:
+        """How many of the turns that were asked for these jobs are."""
+        return len({(job.holder, job.turn or job.id) for job in self.jobs})
+
 
 class SettleAnswer(msgspec.Struct, frozen=True):
     """`refused`: whose fence was stale, nothing changed for them. `out`: children that wait to be minted."""

@@ -29,6 +29,8 @@ class Operating(Core):
             backoff=pack(policy.backoff),
             keep_ms=policy.keep_ms,
             max_pending="" if policy.max_pending is None else policy.max_pending,
+            batch="" if policy.batch is None else policy.batch,
+            batch_wait_ms=policy.batch_wait_ms,
         )
         return bool(reply == b"ok")
 

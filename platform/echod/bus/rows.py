@@ -178,7 +178,7 @@ def _occurrence(raw: bytes | None, queue: str) -> Occurrence | None:
 
 
 def claimed(reply: Sequence[Any], queue: str, now_ms: int) -> Claimed:
-    """A claimed job: [id, attempts, holder, failures, payload, lane, due, minted, version, occurrence]."""
+    """A claimed job: [id, attempts, holder, failures, payload, lane, due, minted, version, occurrence, turn|absent]."""
     minted_ms = _number(reply[7])
     return Claimed(
         id=JobId(reply[0].decode()),
@@ -192,6 +192,7 @@ def claimed(reply: Sequence[Any], queue: str, now_ms: int) -> Claimed:
         claimed_ms=now_ms,
         version=VersionId(reply[8].decode()) if reply[8] else None,
         occurrence=_occurrence(reply[9], queue),
+        turn=_number(reply[10]) if len(reply) > 10 else 0,
     )
 
 

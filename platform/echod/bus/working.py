@@ -54,7 +54,7 @@ class Working(Core):
     async def claim(
         self, queue: str, claimer: str, count: int, lease_ms: int = DEFAULT_LEASE_MS, *, begun: Sequence[Hold] = ()
     ) -> ClaimAnswer:
-        """Up to `count` jobs under our lease, lanes in turn."""
+        """Up to `count` turns under our lease, lanes in turn: a job each, or a batch where the queue has them."""
         answer = await self._exchange(queue, claimer, (), count, lease_ms, begun)
         return answer.claim
 
@@ -84,7 +84,7 @@ class Working(Core):
             earlier = await self._send_call(queue, desk, desk.unanswered)
             desk.owed.append(earlier)
             verdicts = [verdict for verdict in verdicts if verdict.hold not in settled]
-        count = max(count - sum(len(answer.claim.jobs) for answer in desk.owed), 0)
+        count = max(count - sum(answer.claim.turns for answer in desk.owed), 0)
         if desk.owed and not verdicts and count == 0:
             answer = desk.owed.pop()
         else:

@@ -84,7 +84,7 @@ MintAnswer = Minted | Conflict | Full | Taken | Stale
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A job under our lease. (attempts, holder) is the fence."""
+    """A job under our lease. (attempts, holder) is the fence. Jobs of one (holder, turn) were claimed as one batch."""
 
     id: JobId
     attempts: int
@@ -97,6 +97,7 @@ class Claimed(msgspec.Struct, frozen=True):
     claimed_ms: int
     version: VersionId | None = None
     occurrence: Occurrence | None = None
+    turn: int = 0  # 0: its queue has no batches
 
 
 class Error(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,4 +1,4 @@
--- Settle a batch of claims, each by its verdict, and claim the next `want` jobs in the same step.
+-- Settle a batch of claims, each by its verdict, and claim the next `want` turns in the same step.
 -- KEYS    job: active out meta
 -- ARGV    claimer sequence want lease_ms holder popped begun verdicts
 -- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked, retry_in_ms, rebuilt_ms|absent]

@@ -1,15 +1,17 @@
 -- Count a queue's jobs by state, and since when the longest-waiting pending job waits.
--- KEYS    job: lane: ring active schedule dead done meta
+-- KEYS    job: lane: ring later active schedule dead done meta
 -- RETURNS [pending, active, scheduled, dead, done, paused, oldest_ms|nil]
 -- FLAGS   no-writes
--- The oldest is looked for at the head of sixteen lanes, not of all.
+-- The oldest is looked for at the head of thirty-two lanes, not of all.
 local oldest = nil
-for _, lane in ipairs(redis.call('ZRANGE', q.ring, 0, 15)) do
-  local id = redis.call('ZRANGE', lane_key(q, lane), 0, 0)[1]
-  if id then
-    local row = redis.call('HMGET', job_key(q, id), 'w', 'm')
-    local since = tonumber(row[1] or row[2])
-    if since and (not oldest or since < oldest) then oldest = since end
+for _, seats in ipairs({q.ring, q.later}) do
+  for _, lane in ipairs(redis.call('ZRANGE', seats, 0, 15)) do
+    local id = redis.call('ZRANGE', lane_key(q, lane), 0, 0)[1]
+    if id then
+      local row = redis.call('HMGET', job_key(q, id), 'w', 'm')
+      local since = tonumber(row[1] or row[2])
+      if since and (not oldest or since < oldest) then oldest = since end
+    end
   end
 end
 local meta = redis.call('HMGET', q.meta, 'n', 'paused')

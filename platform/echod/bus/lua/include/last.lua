@@ -7,10 +7,10 @@ local function rebuild(q, claimer, sequence)
   local last = redis.call('HMGET', last_key(q, claimer), 'seq', 'refused', 'ids', 'holder', 'at', 'blocked', 'retry')
   if last[1] ~= sequence then return nil end
   local jobs = {}
-  for id in string.gmatch(last[3], '%S+') do
+  for id, turn in string.gmatch(last[3], '([^%s:]+):?(%d*)') do
     local row = redis.call('HMGET', job_key(q, id), 's', 'h', 'a', 'f', 'p', 'l', 'ln', 'd', 'm', 'v', 'oc')
     if row[1] == 'a' and row[2] == last[4] then
-      jobs[#jobs + 1] = {id, tonumber(row[3]), row[2], row[4], row[5], row[7] or row[6], row[8], row[9], row[10], row[11]}
+      jobs[#jobs + 1] = {id, tonumber(row[3]), row[2], row[4], row[5], row[7] or row[6], row[8], row[9], row[10], row[11], tonumber(turn)}
     end
   end
   local refused = {}
@@ -20,7 +20,7 @@ end
 
 local function remember(q, claimer, sequence, holder, refused, jobs, blocked, retry_in_ms)
   local ids = {}
-  for i, job in ipairs(jobs) do ids[i] = job[1] end
+  for i, job in ipairs(jobs) do ids[i] = job[11] and job[1] .. ':' .. job[11] or job[1] end
   local key = last_key(q, claimer)
   redis.call('HSET', key, 'seq', sequence, 'refused', table.concat(refused, ' '), 'ids', table.concat(ids, ' '),
     'holder', holder, 'at', now, 'blocked', blocked or '', 'retry', retry_in_ms or '')

@@ -13,7 +13,7 @@ local function promote(q, limit)
   local lanes = redis.call('ZRANGEBYSCORE', q.later, '-inf', now, 'LIMIT', 0, limit)
   for _, lane in ipairs(lanes) do
     redis.call('HDEL', q.lanes, lane .. ':u')
-    reseat(q, lane)
+    reseat(q, lane, true)
   end
   return #ids, #ids == limit or #lanes == limit
 end

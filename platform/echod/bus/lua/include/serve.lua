@@ -1,5 +1,6 @@
--- Serving: lanes in turn by virtual time, each turn one job; the same outcome whether turns are taken one by one or at once.
+-- Serving: lanes in turn by virtual time, a turn one job or one batch; the same outcome taken one by one or at once.
 -- KEYS job: lane: ring later held active dead meta lanes
+local MOST_JOBS, BATCH_BYTES, ASK_AGAIN_MS = 1000, 8 * 1024 * 1024, 20
 local WANTED = {'p', 'a', 'f', 'l', 'ln', 'd', 'm', 'v', 'oc', 'u'}
 
 local function before(a, b) return a.at < b.at or (a.at == b.at and a.name < b.name) end
@@ -41,7 +42,8 @@ end
 
 local function why_blocked(q)
   local later = redis.call('ZRANGE', q.later, 0, 0, 'WITHSCORES')
-  if #later > 0 then return 'capped', math.max(tonumber(later[2]) - now, 0) end
+  -- Where its instant has come no pump has ticked yet: soon, but not in a loop.
+  if #later > 0 then return 'capped', math.max(tonumber(later[2]) - now, ASK_AGAIN_MS) end
   if redis.call('EXISTS', q.held) == 1 then return 'paused', false end
   return 'empty', false
 end
@@ -54,25 +56,67 @@ local function bury_missing(q, id)
   count('dead')
 end
 
-local function lease_out(q, id, lease_end, holder, jobs, leases)
+-- `turn`: the batch it is claimed in, nil in a queue without. Answers the payload's bytes.
+local function lease_out(q, id, lease_end, holder, jobs, leases, turn)
   local key = job_key(q, id)
   local row = redis.call('HMGET', key, unpack(WANTED))
-  if not row[1] then return bury_missing(q, id) end
+  if not row[1] then
+    bury_missing(q, id)
+    return 0
+  end
   local attempts = (tonumber(row[2]) or 0) + 1
   redis.call('HSET', key, 's', 'a', 'a', attempts, 'h', holder)
   free_unique(q, id, row[10], 's')
   leases[#leases + 1] = lease_end
   leases[#leases + 1] = id
-  jobs[#jobs + 1] = {id, attempts, holder, row[3], row[1], row[5] or row[4], row[6], row[7], row[8], row[9]}
+  jobs[#jobs + 1] = {id, attempts, holder, row[3], row[1], row[5] or row[4], row[6], row[7], row[8], row[9], turn}
+  return #row[1]
 end
 
--- Up to `count` jobs under a lease: the jobs, why there are none, and in how many milliseconds to ask again.
+-- One turn of a lane: a batch of its jobs, as far as their payloads fit into one; how many those were.
+local function take_batch(q, lane, size, lease_end, holder, jobs, leases, turn)
+  local popped = redis.call('ZPOPMIN', lane_key(q, lane), size)
+  local taken, bytes = 0, 0
+  while taken < #popped / 2 and (taken == 0 or bytes < BATCH_BYTES) do
+    bytes = bytes + lease_out(q, popped[taken * 2 + 1], lease_end, holder, jobs, leases, turn)
+    taken = taken + 1
+  end
+  for i = taken * 2 + 1, #popped, 2 do redis.call('ZADD', lane_key(q, lane), popped[i + 1], popped[i]) end
+  pending_delta = pending_delta - taken
+  return taken
+end
+
+local function serve_batches(q, count, size, lease_end, holder)
+  local jobs, leases, turn = {}, {}, 0
+  while turn < count and #jobs < MOST_JOBS do
+    local head = redis.call('ZRANGE', q.ring, 0, 0, 'WITHSCORES')
+    if #head == 0 then break end
+    turn = turn + 1
+    local lane, at = head[1], tonumber(head[2])
+    local taken = take_batch(q, lane, size, lease_end, holder, jobs, leases, turn)
+    local weight = tonumber(redis.call('HGET', q.lanes, lane .. ':w')) or 1
+    redis.call('HSET', q.meta, 'V', at)
+    redis.call('ZREM', q.ring, lane)
+    if redis.call('EXISTS', lane_key(q, lane)) == 1 then
+      seat(q, lane, at + math.floor(taken * TURN / weight), false, gathers_until(q, lane))
+    else
+      reset_if_idle(q)
+    end
+  end
+  if turn == 0 then return {}, why_blocked(q) end
+  if #leases > 0 then redis.call('ZADD', q.active, unpack(leases)) end
+  return jobs, false, false
+end
+
+-- Up to `count` turns under a lease: their jobs, why there are none, and in how many milliseconds to ask again.
 local function serve(q, count, lease_ms, holder)
   local state = redis.call('HMGET', q.meta, 'paused', 'lease')
   if state[1] then return {}, 'paused', false end
+  if state[2] ~= text(lease_ms) then redis.call('HSET', q.meta, 'lease', lease_ms) end
+  local batch = batch_of(q)
+  if batch then return serve_batches(q, count, batch, now + lease_ms, holder) end
   local turns, lanes, picked_at = plan_turns(q, count)
   if #turns == 0 then return {}, why_blocked(q) end
-  if state[2] ~= text(lease_ms) then redis.call('HSET', q.meta, 'lease', lease_ms) end
   local stay, gone = {}, {}
   for _, lane in ipairs(lanes) do
     if lane.size then

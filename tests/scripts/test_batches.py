@@ -1,0 +1,401 @@
+"""Batches: a turn serves a lane's next jobs together; a lane with fewer waits until its first job has waited."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from audit import audit
+from doing import LEASE_MS, ME, bury, claim, done, hold, mint, retry, settle
+from echod.bus import Bus
+from echod.bus.rows import pack, verdict_row
+from echod.model.ids import JobId
+from echod.model.job import Release
+from echofn.manifest import Constant, Policy
+from valkey import Server
+
+TURN, WAIT_MS = 5040, 30_000
+
+
+async def batched(bus: Bus, size: int = 3, wait_ms: int = 0, queue: str = "f", **fields: object) -> None:
+    policy = Policy(batch=size, batch_wait_ms=wait_ms, backoff=Constant(1000), **fields)  # type: ignore[arg-type]
+    assert await bus.configure(queue, policy, 1)
+
+
+async def turns(bus: Bus, count: int, queue: str = "f") -> list[list[JobId]]:
+    """The members of each batch that a claim for `count` turns gets."""
+    found: dict[int, list[JobId]] = {}
+    answer = await bus.claim(queue, ME, count, LEASE_MS)
+    for job in answer.jobs:
+        found.setdefault(job.turn, []).append(job.id)
+    assert list(found) == list(range(1, len(found) + 1))
+    assert answer.turns == len(found)
+    return list(found.values())
+
+
+# --- a turn --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_serves_a_batch_of_one_lane(bus: Bus, server: Server) -> None:
+    await batched(bus)
+    a, b = await mint(bus, lane="a", count=4), await mint(bus, lane="b", count=2)
+    assert await turns(bus, 1) == [a[:3]]
+    audit(server, "f")
+    assert await turns(bus, 5) == [b, a[3:]]
+    assert audit(server, "f").ring == {}
+
+
+async def test_a_queue_without_batches_names_no_turn(bus: Bus) -> None:
+    await mint(bus, count=3)
+    answer = await bus.claim("f", ME, 2, LEASE_MS)
+    assert [job.turn for job in answer.jobs] == [0, 0]
+    assert answer.turns == 2
+
+
+async def test_a_batch_is_charged_for_each_of_its_jobs(bus: Bus, server: Server) -> None:
+    await batched(bus)
+    await bus.weigh("f", "a", 2)
+    await mint(bus, lane="a", count=5)
+    await mint(bus, lane="b", count=7)
+    await turns(bus, 1)
+    assert audit(server, "f").ring == {"a": TURN // 2 + 3 * TURN // 2, "b": TURN}
+    await turns(bus, 1)
+    books = audit(server, "f")
+    assert books.ring == {"a": TURN // 2 + 3 * TURN // 2, "b": TURN + 3 * TURN}
+    assert float(books.meta["V"]) == TURN
+
+
+async def test_shares_of_jobs_follow_weights_whatever_the_lanes_bring_together(bus: Bus) -> None:
+    """A lane that always fills its batches gets no more than one that brings single jobs, per job and weight."""
+    await batched(bus, 4)
+    await mint(bus, lane="bulk", count=200)
+    served = {"bulk": 0, "single": 0}
+    await mint(bus, lane="single")
+    for _ in range(60):
+        jobs = await claim(bus)
+        served[jobs[0].lane] += len(jobs)
+        if jobs[0].lane == "single":
+            await mint(bus, lane="single")
+    assert served["single"] >= served["bulk"] - 4
+
+
+async def test_priority_orders_within_the_lane(bus: Bus) -> None:
+    await batched(bus, 2)
+    (last,) = await mint(bus, priority=5)
+    first = await mint(bus, count=2)
+    assert await turns(bus, 2) == [first, [last]]
+
+
+async def test_a_batch_is_bounded_in_bytes(bus: Bus, server: Server) -> None:
+    await batched(bus, 50)
+    ids = [(await mint(bus, payload=bytes(1024 * 1024)))[0] for _ in range(10)]
+    assert await turns(bus, 1) == [ids[:8]]
+    books = audit(server, "f")
+    assert books.ring == {"-": TURN + 8 * TURN}
+    assert await turns(bus, 1) == [ids[8:]]
+
+
+async def test_a_claim_is_bounded_in_jobs_and_the_bell_goes_on(bus: Bus, server: Server) -> None:
+    await batched(bus, 400)
+    for lane in "abcd":
+        await mint(bus, lane=lane, count=400)
+    assert await bus.ring_wait(1) == "f"
+    assert [len(turn) for turn in await turns(bus, 9)] == [400, 400, 400]
+    assert audit(server, "f").wake == ["f"]
+    assert [len(turn) for turn in await turns(bus, 9)] == [400]
+
+
+async def test_a_claim_of_batches_sent_again_gets_the_same_turns(bus: Bus, server: Server) -> None:
+    await batched(bus, 2)
+    await mint(bus, count=5)
+    arguments = {
+        "claimer": ME,
+        "sequence": 7,
+        "want": 2,
+        "lease_ms": 1000,
+        "holder": "h",
+        "popped": 0,
+        "begun": pack([]),
+    }
+    first = await bus.run("claim", "f", **arguments)
+    again = await bus.run("claim", "f", **arguments)
+    assert [job[10] for job in first[2]] == [1, 1, 2, 2]
+    assert again[:5] == first
+    assert len(audit(server, "f").active) == 4
+
+
+async def test_a_settle_of_batches_claims_turns_and_sent_again_settles_nothing_twice(bus: Bus, server: Server) -> None:
+    await batched(bus, 2, retries=1)
+    await mint(bus, count=6)
+    good, bad, *_ = await claim(bus, 2)
+    arguments = {
+        "claimer": ME,
+        "sequence": 7,
+        "want": 1,
+        "lease_ms": 1000,
+        "holder": "h",
+        "popped": 0,
+        "begun": pack([]),
+        "verdicts": pack([verdict_row(done(good)), verdict_row(retry(bad))]),
+    }
+    first = await bus.run("settle", "f", **arguments)
+    again = await bus.run("settle", "f", **arguments)
+    assert again[:5] == first
+    assert [job[10] for job in first[2]] == [1, 1]
+    books = audit(server, "f")
+    assert (list(books.done), list(books.schedule), len(books.active)) == ([good.id], [bad.id], 4)
+
+
+async def test_when_memory_is_out_a_batch_is_settled_and_nothing_is_claimed(bus: Bus, server: Server) -> None:
+    await batched(bus, 2)
+    await mint(bus, count=4)
+    jobs = await claim(bus)
+    server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        answer = await bus.settle("f", ME, [done(job) for job in jobs], count=1, lease_ms=LEASE_MS)
+        assert (answer.refused, answer.claim.jobs) == ((), ())
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+    assert set(audit(server, "f").done) == {job.id for job in jobs}
+
+
+async def test_leases_of_a_batch_end_each_by_itself(bus: Bus, server: Server) -> None:
+    """Begun members are charged, the others go back: a batch is what runs together, not what is kept together."""
+    await batched(bus, 3)
+    ids = await mint(bus, count=3)
+    jobs = await claim(bus)
+    await bus.extend("f", [hold(job) for job in jobs], LEASE_MS, begun=[hold(job) for job in jobs[:2]])
+    assert len(set(audit(server, "f").active.values())) == 1
+    server.clock.advance(LEASE_MS + 1)
+    await bus.tick("f")
+    books = audit(server, "f")
+    assert [books.state_of(id) for id in ids] == ["scheduled", "scheduled", "pending"]
+
+
+# --- batch_wait ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_lane_with_fewer_waits_until_its_first_job_has_waited(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    (first,) = await mint(bus, lane="a")
+    began_ms = int(audit(server, "f").rows[first][b"m"])
+    server.clock.advance(10_000)
+    (second,) = await mint(bus, lane="a")
+    assert audit(server, "f").later == {"a": began_ms + WAIT_MS}
+    answer = await bus.claim("f", ME, 1, LEASE_MS)
+    assert (answer.jobs, answer.blocked) == ((), "capped")
+    tick = await bus.tick("f")
+    assert tick.next_in_ms is not None
+    assert 19_000 < tick.next_in_ms <= 20_000
+    assert answer.retry_in_ms is not None
+    assert 0 <= answer.retry_in_ms - tick.next_in_ms < 1000
+    server.clock.advance(tick.next_in_ms)
+    assert (await bus.tick("f")).next_in_ms is None
+    assert audit(server, "f").wake == ["f"]
+    assert await turns(bus, 5) == [[first, second]]
+    audit(server, "f")
+
+
+async def test_who_asks_before_the_tick_is_told_to_ask_again_but_not_in_a_loop(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    await mint(bus)
+    server.clock.advance(WAIT_MS + 5000)
+    answer = await bus.claim("f", ME, 1, LEASE_MS)
+    assert (answer.blocked, answer.retry_in_ms) == ("capped", 20)
+
+
+async def test_nobody_is_called_while_a_lane_gathers(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    await mint(bus, count=2)
+    assert "rung" not in audit(server, "f").meta
+    await mint(bus)
+    assert audit(server, "f").wake == ["f"]
+
+
+async def test_pumps_hear_of_the_instant_of_the_first_lane(bus: Bus, server: Server) -> None:
+    heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+    bus.on("due", lambda queue, in_ms: heard.put_nowait((queue, in_ms)))
+    await batched(bus, 3, WAIT_MS)
+    await mint(bus, lane="a")
+    queue, in_ms = await asyncio.wait_for(heard.get(), 5)
+    assert queue == "f"
+    assert WAIT_MS - 1000 < in_ms <= WAIT_MS
+    await mint(bus, lane="b")
+    await bus.recur("f", "r", rule="x", tz="UTC", trigger=b"", payload=b"", next_ms=1, generation=1)
+    assert (await asyncio.wait_for(heard.get(), 5)) == ("f", 0), "lane b, which comes after a, was told"
+
+
+async def test_a_full_lane_is_served_at_once(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    ids = await mint(bus, count=2)
+    ids += await mint(bus)
+    assert audit(server, "f").later == {}
+    assert await turns(bus, 1) == [ids]
+    assert "rung" in audit(server, "f").meta
+
+
+async def test_what_is_left_behind_waits_for_its_own_first(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    await mint(bus, count=2)
+    server.clock.advance(10_000)
+    rest = (await mint(bus, count=3))[1:]
+    began_ms = int(audit(server, "f").rows[rest[0]][b"m"])
+    assert [len(turn) for turn in await turns(bus, 5)] == [3]
+    assert audit(server, "f").later == {"-": began_ms + WAIT_MS}
+
+
+async def test_what_is_left_behind_and_has_waited_is_served_too(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    await bus.pause("f")
+    ids = await mint(bus, count=5)
+    server.clock.advance(WAIT_MS)
+    await bus.resume("f")
+    assert await turns(bus, 5) == [ids[:3], ids[3:]]
+
+
+async def test_the_wait_is_the_oldest_jobs_whatever_runs_first(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    (old,) = await mint(bus, priority=9)
+    server.clock.advance(10_000)
+    await mint(bus, priority=1)
+    began_ms = int(audit(server, "f").rows[old][b"m"])
+    assert audit(server, "f").later == {"-": began_ms + WAIT_MS}
+
+
+async def test_when_the_first_is_cancelled_the_lane_waits_for_its_next(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    (first,) = await mint(bus)
+    server.clock.advance(10_000)
+    (second,) = await mint(bus)
+    assert await bus.cancel("f", first) == "cancelled"
+    began_ms = int(audit(server, "f").rows[second][b"m"])
+    assert audit(server, "f").later == {"-": began_ms + WAIT_MS}
+    assert await bus.cancel("f", second) == "cancelled"
+    assert audit(server, "f").later == {}
+
+
+async def test_a_full_lane_that_loses_a_job_waits_again(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    ids = await mint(bus, count=3)
+    await bus.cancel("f", ids[1])
+    assert list(audit(server, "f").later) == ["-"]
+    server.clock.advance(WAIT_MS)
+    await bus.tick("f")
+    assert await turns(bus, 1) == [[ids[0], ids[2]]]
+
+
+async def test_a_paused_lane_gathers_while_it_is_held(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    await bus.pause("f", lane="a")
+    first = await mint(bus, lane="a")
+    await bus.resume("f", lane="a")
+    assert list(audit(server, "f").later) == ["a"]
+    await bus.pause("f", lane="a")
+    first += await mint(bus, lane="a", count=2)
+    assert audit(server, "f").held == {"a"}
+    await bus.resume("f", lane="a")
+    assert await turns(bus, 1) == [first]
+
+
+async def test_a_lane_rests_and_gathers_until_both_are_over(bus: Bus, server: Server) -> None:
+    await batched(bus, 2, WAIT_MS)
+    await bus.rest("f", "a", 2 * WAIT_MS)
+    await mint(bus, lane="a", count=2)
+    (until_ms,) = audit(server, "f").later.values()
+    assert until_ms > server.clock.now_ms() + WAIT_MS + 10_000, "a full lane left its rest"
+    await bus.rest("f", "b", 1000)
+    await mint(bus, lane="b")
+    assert audit(server, "f").later["b"] > server.clock.now_ms() + 10_000, "a rest ended the gathering"
+    server.clock.advance(WAIT_MS)
+    await bus.tick("f")
+    assert list(audit(server, "f").later) == ["a"]
+
+
+async def test_retries_and_redriven_jobs_fill_a_lane(bus: Bus, server: Server) -> None:
+    await batched(bus, 2, WAIT_MS)
+    dead = await bury_whole(bus, server)
+    failed = await mint(bus, count=2)
+    await settle(bus, [retry(job) for job in await claim(bus)])
+    server.clock.advance(1500)  # the backoff
+    assert (await bus.tick("f")).promoted == 2
+    assert await turns(bus, 1) == [failed]
+    await bus.redrive("f", dead)
+    assert await turns(bus, 1) == [dead]
+
+
+async def bury_whole(bus: Bus, server: Server) -> list[JobId]:
+    """Two jobs in the morgue, by way of a queue whose batches are single jobs just then."""
+    await bus.configure("f", Policy(), 1)
+    ids = [await bury(bus) for _ in range(2)]
+    await batched(bus, 2, WAIT_MS)
+    return ids
+
+
+async def test_what_was_released_gathers_again(bus: Bus, server: Server) -> None:
+    await batched(bus, 2, WAIT_MS)
+    ids = await mint(bus, count=2)
+    await settle(bus, [Release(hold(job)) for job in await claim(bus)])
+    assert audit(server, "f").later == {}, "a whole batch that came back waits for nothing"
+    assert await turns(bus, 1) == [ids]
+
+
+async def test_a_lane_that_gathered_has_earned_no_credit(bus: Bus, server: Server) -> None:
+    await batched(bus, 2, WAIT_MS)
+    await mint(bus, lane="a")
+    await mint(bus, lane="b", count=40)
+    await turns(bus, 10)
+    server.clock.advance(WAIT_MS)
+    await bus.tick("f")
+    books = audit(server, "f")
+    assert books.ring["a"] == float(books.meta["V"])
+
+
+async def test_the_clock_going_back_ends_no_wait(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    await mint(bus)
+    (until_ms,) = audit(server, "f").later.values()
+    server.clock.advance(-3_600_000)
+    await mint(bus)
+    await bus.tick("f")
+    assert audit(server, "f").later == {"-": until_ms}
+    server.clock.advance(3_600_000 + WAIT_MS)
+    await bus.tick("f")
+    assert [len(turn) for turn in await turns(bus, 1)] == [2]
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy(batch=1, batch_wait_ms=WAIT_MS), Policy(batch=3)])
+async def test_a_new_policy_lets_go_what_gathered_by_the_old(bus: Bus, server: Server, policy: Policy) -> None:
+    await batched(bus, 3, WAIT_MS)
+    await mint(bus, count=2)
+    await bus.configure("f", policy, 2)
+    books = audit(server, "f")
+    assert (books.later, books.wake) == ({}, ["f"])
+
+
+async def test_a_queue_that_gathers_tells_how_old_its_oldest_is(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    (id,) = await mint(bus)
+    assert (await bus.stats(["f"]))["f"].oldest_ms == int(audit(server, "f").rows[id][b"m"])
+
+
+async def test_claiming_batches_costs_the_same_among_many_lanes(bus: Bus, server: Server) -> None:
+    """Counted in server commands, so that no noise of the machine is in it."""
+
+    def commands() -> int:
+        info = server.command("INFO", "commandstats")
+        assert isinstance(info, bytes)
+        return sum(
+            int(line.split("calls=")[1].split(",")[0]) for line in info.decode().splitlines() if "calls=" in line
+        )
+
+    costs = []
+    for lanes in (10, 1000):
+        queue = f"q{lanes}"
+        await batched(bus, 5, queue=queue)
+        for number in range(lanes):
+            await mint(bus, queue, lane=f"L{number}", count=5)
+        before = commands()
+        assert len(await turns(bus, 10, queue)) == 10
+        costs.append(commands() - before)
+    assert costs[1] <= costs[0] + 5
