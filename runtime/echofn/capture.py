@@ -2,8 +2,8 @@
 
 Whose line it is, a context variable says: it is set for the run, inherited by tasks, and by threads that the run
 starts. A line of a run that has ended is dropped, one from outside any run (at import) goes to the raw descriptor. At
-most 1 MiB a run is kept, the first; the end says what was cut. Bytes written past us to descriptors 1 and 2 reach the
-supervisor's pipe.
+most 1 MiB a run is kept, the first; the end says what was cut. Secrets and redacted values are masked here, while a
+line is whole. Bytes written past us to descriptors 1 and 2 reach the supervisor's pipe.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from echofn.faults import raw
 from echofn.frames import MAX_LOG_BYTES, Output, framed
+from echofn.masking import Mask
 
 _LINE_COST = 64  # a frame's own weight, so that a million empty lines are not free
 _FIELDS = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
@@ -29,14 +30,15 @@ _FIELDS = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"mes
 class Lines:
     """The output of one run, sent as it comes."""
 
-    __slots__ = ("_budget", "_cut_bytes", "_index", "_partial", "_send", "_start", "closed", "lock")
+    __slots__ = ("_budget", "_cut_bytes", "_index", "_mask", "_partial", "_send", "_start", "closed", "lock")
 
-    def __init__(self, index: int, send: Callable[[bytes], None], start: float) -> None:
+    def __init__(self, index: int, send: Callable[[bytes], None], start: float, mask: Mask) -> None:
         self.lock = threading.RLock()
         self.closed = False
         self._index = index
         self._send = send
         self._start = start
+        self._mask = mask
         self._budget = MAX_LOG_BYTES
         self._cut_bytes = 0
         self._partial: dict[str, str] = {}
@@ -77,7 +79,7 @@ class Lines:
             self.closed = True
 
     def _line(self, stream: str, level: str, logger: str, text: str) -> None:
-        text = text.encode("utf-8", "backslashreplace").decode()
+        text = self._mask.text(text).encode("utf-8", "backslashreplace").decode()
         size = len(text) if text.isascii() else len(text.encode())
         cost = size + _LINE_COST * (1 + text.count("\n"))
         if cost > self._budget:

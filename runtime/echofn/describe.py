@@ -13,7 +13,7 @@ from typing import Any, assert_never
 
 import msgspec
 
-from echofn import codec, delivery
+from echofn import codec, delivery, masking
 from echofn.annotations import Mark, attribute_of, marks_of, name_of, recorded
 from echofn.manifest import (
     CronTrigger,
@@ -155,7 +155,19 @@ def _options(
         triggers.append(trigger)
         for text in reading.refusals:
             refuse(mark.line, text)
+    lanes = [policy.lane, *(trigger.lane for trigger in triggers if isinstance(trigger, WebhookTrigger))]
+    for lane in filter(None, lanes):
+        if _is_redacted(policy.redact, lane):
+            text = f"lane=: expected a path that redact= does not cover, got {lane!r}: lanes are shown"
+            refuse(marks[-1].line, text)
     return policy, triggers
+
+
+def _is_redacted(redact: tuple[str, ...], path: str) -> bool:
+    try:
+        return masking.covers(redact, path)
+    except ValueError:
+        return False  # no path at all: the control plane says so
 
 
 def _clash(trigger: Trigger, others: list[Trigger], names: set[str]) -> str | None:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from echofn.frames import Fault
+from echofn.masking import Mask
 from echofn.package import Folder
 
 MAX_MESSAGE = 8_000
@@ -43,11 +44,11 @@ def safe(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 40]}… ({len(text):,} characters, cut)"
 
 
-def message_of(error: BaseException) -> str:
+def message_of(error: BaseException, mask: Mask) -> str:
     """str() of an exception, whatever that does."""
     try:
         text = str(error)
-        return safe(text if type(text) is str else str.__str__(text), MAX_MESSAGE)
+        return safe(mask.text(text if type(text) is str else str.__str__(text)), MAX_MESSAGE)
     except BaseException as again:
         return f"<an exception whose text cannot be had: str() raised {type_of(again)}>"
 
@@ -59,21 +60,23 @@ def type_of(error: BaseException) -> str:
         return "exception"
 
 
-def fault_of(error: BaseException, folder: Folder, asker: Asker) -> Fault:
+def fault_of(error: BaseException, folder: Folder, asker: Asker, mask: Mask) -> Fault:
     """The exception as a reader sees it. Cause: `memory` for a MemoryError, else `error`."""
     cause = "memory" if isinstance(error, MemoryError) else "error"
-    return Fault(type_of(error), message_of(error) + advice(error, asker), traceback_of(error, folder), cause)
+    return Fault(
+        type_of(error), message_of(error, mask) + advice(error, asker), traceback_of(error, folder, mask), cause
+    )
 
 
-def traceback_of(error: BaseException, folder: Folder) -> str:
+def traceback_of(error: BaseException, folder: Folder, mask: Mask) -> str:
     """The formatted traceback from the first frame of user code on."""
     try:
         told = traceback.TracebackException(type(error), error, _from_user_code(error.__traceback__), limit=-60)
         _rename(told, folder, depth=0)
         text = "".join(told.format())
     except BaseException:
-        return f"{type_of(error)}: {message_of(error)}\n"
-    text = text.encode("utf-8", "backslashreplace").decode()
+        return f"{type_of(error)}: {message_of(error, mask)}\n"
+    text = mask.text(text).encode("utf-8", "backslashreplace").decode()
     if len(text) > MAX_TRACEBACK:
         half = MAX_TRACEBACK // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half:,} characters cut …\n{text[-half:]}"

@@ -21,11 +21,13 @@ from echofn.describe import describe
 from echofn.discovery_protocol import Declared, Described, Discover, Finished, Importing, Module, Place, declared
 from echofn.faults import MAX_MESSAGE, Asker, advice, line_in, message_of, missing_variable, raw, safe, type_of
 from echofn.frames import HEADER
-from echofn.manifest import LoadError, Policy
+from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Policy
+from echofn.masking import Mask
 from echofn.package import Folder
 from echofn.refusals import Refusal, Refusals
 
 MEMORY_BYTES = 1024 * 1024 * 1024
+LEAST_CARRIED = 16  # characters of a secret: what is shorter may be a word that a schema has anyway
 
 
 class Entered(msgspec.Struct, frozen=True, tag="entered", array_like=True):
@@ -113,17 +115,18 @@ def import_modules(
         refusals.watch()
         folder = WatchedFolder(order.root, order.package, blocked, teller)
         folder.install()
+        mask = Mask(secrets.values())
         for module in modules:
             teller.say(Importing(module.name))
             refusals.begin()
-            teller.say(_described(module, folder, refusals, order.defaults))
+            teller.say(_cleared(_described(module, folder, refusals, mask, order.defaults), mask))
     except BaseException as error:
-        raw(2, f"echod discovery: {type_of(error)}: {message_of(error)}\n")
+        raw(2, f"echod discovery: {type_of(error)}: {message_of(error, Mask())}\n")
     finally:
         os._exit(0)
 
 
-def _described(module: Module, folder: Folder, refusals: Refusals, defaults: Policy) -> Described:
+def _described(module: Module, folder: Folder, refusals: Refusals, mask: Mask, defaults: Policy) -> Described:
     if "." in os.path.basename(module.file).removesuffix(".py"):
         text = "expected a module's file name without a dot; rename it"
         return Described(module.name, errors=(LoadError(module.name, module.file, text, kind="refused"),))
@@ -135,12 +138,26 @@ def _described(module: Module, folder: Folder, refusals: Refusals, defaults: Pol
     except BaseException as error:
         if place is None and missing_variable(error) is not None:
             return Described(module.name)  # a helper: who imports it has its variables, or is told
-        failure = load_error(module, path, folder, said, error)
+        failure = load_error(module, path, folder, said, mask, error)
         refusal = None if failure.kind != "error" or isinstance(error, Blocked) else refusals.behind(error)
         if refusal is not None:
             failure = msgspec.structs.replace(failure, message=safe(_at_import(refusal, failure), MAX_MESSAGE))
         return Described(module.name, errors=(failure,))
     return Described(module.name, functions, errors)
+
+
+def _cleared(described: Described, mask: Mask) -> Described:
+    """The answer without a secret's value: masked in what went wrong, refused where a function would carry it along."""
+    errors = [msgspec.structs.replace(error, message=mask.text(error.message)) for error in described.errors]
+    functions: list[Function] = []
+    for function in described.functions:
+        payloads = [each.payload for each in function.triggers if isinstance(each, CronTrigger | EveryTrigger)]
+        if mask.is_in(_encode((function.payload_schema, function.result_schema, payloads)), LEAST_CARRIED):
+            text = "expected no secret in a default or in payload=, got the value of one; read it when a job runs"
+            errors.append(LoadError(described.module, function.file, text, function.line, kind="refused"))
+        else:
+            functions.append(function)
+    return Described(described.module, tuple(functions), tuple(errors))
 
 
 def _source_of(path: str) -> bytes:
@@ -156,7 +173,9 @@ def _at_import(refusal: Refusal, failure: LoadError) -> str:
     return f"blocked by echod: {refusal.what}: {advice}. It ended as {failure.message}"
 
 
-def load_error(module: Module, path: str, folder: Folder, said: Declared, error: BaseException) -> LoadError:
+def load_error(
+    module: Module, path: str, folder: Folder, said: Declared, mask: Mask, error: BaseException
+) -> LoadError:
     """What an import raised, with the line of the module's own code that it went through last."""
 
     def told(text: str, line: int | None = None, column: int | None = None, kind: str = "error") -> LoadError:
@@ -165,11 +184,11 @@ def load_error(module: Module, path: str, folder: Folder, said: Declared, error:
     if isinstance(error, Blocked) and error.name == f"{folder.package}.{module.name}":
         return told(f"the module {error.culprit.told}", kind=error.culprit.kind)
     if isinstance(error, SystemExit):
-        return told(f"the module ended the process at import (sys.exit({message_of(error)}))", kind="exit")
+        return told(f"the module ended the process at import (sys.exit({message_of(error, mask)}))", kind="exit")
     name = "ImportError" if isinstance(error, Blocked) else type_of(error)
     place = said.place or Place("queue", 1)
     asker = Asker(said.secrets, place.kind, module.file, place.line)
-    text = f"{name}: {message_of(error)}{advice(error, asker)}"
+    text = f"{name}: {message_of(error, mask)}{advice(error, asker)}"
     if "null bytes" in text and line_in(error, path) is None and (line := _line_of_null(path)):
         return told(text, line, 1, "syntax")  # Python says neither file nor line
     if isinstance(error, SyntaxError) and type(error.filename) is str and type(error.lineno) is int:

@@ -55,6 +55,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int = 0
     batch: int | None = None  # at most so many payloads of one lane a run, as a list; None: one, as it is
     batch_wait_ms: int = 0  # how long a lane with fewer waits for more
+    redact: tuple[str, ...] = ()  # paths into the payload, or into a webhook's request: what nobody is shown
 
 
 class QueueTrigger(msgspec.Struct, frozen=True, tag="queue"):

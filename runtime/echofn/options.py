@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 QUEUE = frozenset(
     {"name", "lane", "retries", "backoff", "timeout", "workers", "priority", "unique", "until", "max_pending"}
-    | {"memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets"}
+    | {"memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets", "redact"}
 )
 ONE_FUNCTIONS_OWN = frozenset({"name", "secrets"})  # no default for all: secrets are given to those that name them
 CRON = frozenset({"tz", "name", "missed", "cap", "payload"})
@@ -39,7 +39,7 @@ LATER = {
         "batch",
         "payload",
     }
-    | {"batch_wait", "isolation", "redact"},
+    | {"batch_wait", "isolation"},
     "cron": _LATER_FOR_ALL | {"overlap", "jitter"},
     "every": _LATER_FOR_ALL | {"overlap", "jitter"},
 }
@@ -98,7 +98,13 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         until=reading.take("until", base.until, values.until) if is_queue else "done",
         max_pending=reading.take("max_pending", base.max_pending, values.optional(values.whole(1, 1_000_000_000))),
         priority=reading.take("priority", base.priority, values.whole(-1_000_000, 1_000_000)),
+        redact=_both(base.redact, reading.take("redact", (), values.redact if is_queue else values.request_paths)),
     )
+
+
+def _both(defaults: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
+    """What is to be hidden for all stays hidden, whatever else one function hides."""
+    return tuple(dict.fromkeys((*defaults, *own)))
 
 
 def read_default(name: str, value: Any, base: Policy) -> tuple[Policy, list[str]]:

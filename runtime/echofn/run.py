@@ -22,6 +22,7 @@ from echofn.children import Children
 from echofn.context import Context
 from echofn.faults import MAX_MESSAGE, fault_of, message_of, safe, traceback_of, type_of
 from echofn.frames import MAX_RESULT_BYTES, Ended, Fault, Job, Progress, framed
+from echofn.masking import Mask, leaves_of
 from echofn.refusals import Refusal, told
 from echofn.verdicts import Cancel, Fail, Retry, Snooze, Verdict
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 class Run:
     """What belongs to one run and is over with it."""
 
-    __slots__ = ("_children", "_cpu", "_late_progress", "_start", "index", "job", "lines", "now_ms", "session")
+    __slots__ = ("_children", "_cpu", "_late_progress", "_start", "index", "job", "lines", "mask", "now_ms", "session")
 
     def __init__(self, session: Session, index: int, job: Job, now_ms: int) -> None:
         self.session = session
@@ -43,7 +44,9 @@ class Run:
         self.now_ms = now_ms  # the bus's clock when this run began
         self._start = time.perf_counter()
         self._cpu = time.process_time()
-        self.lines = capture.Lines(index, session.send, self._start)
+        redact = session.function.policy.redact
+        self.mask = Mask(leaves_of(job.payload, redact), also=session.mask) if redact else session.mask
+        self.lines = capture.Lines(index, session.send, self._start, self.mask)
         self._children: Children | None = None
         self._late_progress: tuple[float, str] | None = None
 
@@ -62,7 +65,7 @@ class Run:
         with self.lines.lock:
             self._late_progress = None if at_once else (fraction, note)
             if at_once:
-                self.lines.send(framed(Progress(self.index, fraction, safe(note, 1_000))))
+                self.lines.send(framed(Progress(self.index, fraction, safe(self.mask.text(note), 1_000))))
 
     def go(self) -> Ended:
         """Run the handler. Nothing it does comes out of here as an exception."""
@@ -89,7 +92,7 @@ class Run:
                 elif shape.payload_type is not Any:
                     payload = within.run(codec.convert, payload, shape.payload_type)
             except (codec.Unfit, msgspec.DecodeError) as error:
-                text = f"payload does not fit {self.session.function.name}: {message_of(error)}"
+                text = f"payload does not fit {self.session.function.name}: {message_of(error, self.mask)}"
                 return {"outcome": "dead", "fault": Fault("PayloadError", safe(text, MAX_MESSAGE), "", "payload")}
         value = within.run(shape.call, payload, Context(self) if shape.takes_context else None)
         if inspect.iscoroutine(value):
@@ -97,7 +100,8 @@ class Run:
         try:
             data = codec.encode(value, MAX_RESULT_BYTES, "result")
         except codec.Unfit as error:
-            return {"outcome": "dead", "fault": Fault("ResultError", safe(str(error), MAX_MESSAGE), "", "result")}
+            text = message_of(error, self.mask)
+            return {"outcome": "dead", "fault": Fault("ResultError", text, "", "result")}
         return {"outcome": "done", "result": data, "children": self._children.close() if self._children else ()}
 
     def _failed(self, error: BaseException) -> dict[str, Any]:
@@ -108,17 +112,17 @@ class Run:
                 return self._verdict(error)
         except BaseException as broken:  # a subclass of a verdict with ideas of its own
             error = broken
-        return {"outcome": "retry", "fault": fault_of(error, self.session.folder, self.session.asker)}
+        return {"outcome": "retry", "fault": fault_of(error, self.session.folder, self.session.asker, self.mask)}
 
     def _blocked(self, refusal: Refusal, error: BaseException) -> dict[str, Any]:
         """A wall stood in the way: another run would meet it again."""
-        function, ending = self.session.function, f"{type_of(error)}: {message_of(error)}"
-        message = safe(told(refusal, function.file, function.line, ending), MAX_MESSAGE)
-        trace = traceback_of(error, self.session.folder)
+        function, ending = self.session.function, f"{type_of(error)}: {message_of(error, self.mask)}"
+        message = safe(self.mask.text(told(refusal, function.file, function.line, ending)), MAX_MESSAGE)
+        trace = traceback_of(error, self.session.folder, self.mask)
         return {"outcome": "dead", "fault": Fault(type_of(error), message, trace, f"wall:{refusal.wall}")}
 
     def _verdict(self, verdict: Verdict) -> dict[str, Any]:
-        after_ms, reason = verdict.after_ms, safe(verdict.reason, MAX_MESSAGE)
+        after_ms, reason = verdict.after_ms, safe(self.mask.text(verdict.reason), MAX_MESSAGE)
         if not (after_ms is None or type(after_ms) is int):
             raise TypeError(f"expected whole milliseconds in a verdict, got {after_ms!r:.100}")
         match verdict:
@@ -128,7 +132,8 @@ class Run:
                 return {"outcome": "cancelled", "reason": reason}
             case Fail() | Retry() | _:
                 text = reason or ("the handler asked for another run" if isinstance(verdict, Retry) else "")
-                fault = Fault(type_of(verdict), text, traceback_of(verdict, self.session.folder), "error")
+                trace = traceback_of(verdict, self.session.folder, self.mask)
+                fault = Fault(type_of(verdict), text, trace, "error")
                 if isinstance(verdict, Fail):
                     return {"outcome": "dead", "reason": reason, "fault": fault}
                 return {"outcome": "retry", "after_ms": after_ms, "reason": reason, "fault": fault}

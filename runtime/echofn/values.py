@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from echofn import codec
+from echofn import codec, masking
 from echofn.children import instant_ms
 from echofn.frames import MAX_PAYLOAD_BYTES
 from echofn.manifest import Backoff, Constant, Exponential, Waits
@@ -21,6 +21,7 @@ MIN_MEMORY_BYTES = 32 * 1024 * 1024
 MIN_TMP_BYTES = 1024 * 1024
 MAX_TMP_BYTES = 1024**4
 MAX_PORTS = 64
+MAX_PATHS = 100
 MIN_PERIOD_MS = 100
 MISSED: tuple[Literal["skip"], Literal["last"], Literal["all"]] = ("skip", "last", "all")
 
@@ -55,6 +56,38 @@ def text(what: str, most: int = 500) -> Callable[[Any], str]:
 
 
 path = text('the path of a payload value, as in "tenant" or "order.customer"')
+
+
+def redact(value: Any) -> tuple[str, ...]:
+    """Paths to what nobody is shown, each once."""
+    return _paths(value, "card.number", path)
+
+
+def request_paths(value: Any) -> tuple[str, ...]:
+    """The same into a webhook's request."""
+    return _paths(value, "json.card.number", request_path)
+
+
+def _paths(value: Any, example: str, read: Callable[[Any], str]) -> tuple[str, ...]:
+    items = _items(value)
+    if items is None or len(items) > MAX_PATHS:
+        raise ValueError(f'expected a list of up to {MAX_PATHS} paths, as in ["{example}"], got {value!r:.100}')
+    found = tuple(dict.fromkeys(read(item) for item in items))
+    for each in found:
+        masking.steps(each)
+    return found
+
+
+def request_path(value: Any) -> str:
+    """A path into the request: `json.repository.full_name`, `headers.x-github-event`, `query.shop`, `params.tenant`."""
+    written = path(value)
+    root, _, rest = written.partition(".")
+    if root not in masking.ROOTS or not rest:
+        raise ValueError(
+            f'expected a path into the request, as in "json.repository.full_name" or "headers.x-github-event" '
+            f"({', '.join(f'{name}.' for name in masking.ROOTS)}), got {written!r:.100}"
+        )
+    return f"headers.{rest.lower()}" if root == "headers" else written
 
 
 def function_name(value: Any) -> str:

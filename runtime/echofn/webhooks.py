@@ -13,7 +13,6 @@ from echofn.verifiers import Hmac as AsWritten
 
 POLICY = QUEUE - {"lane", "unique", "until", "secrets"}  # what is the function's, whichever annotation says it
 DELIVERY_MS = 86_400_000  # for so long a delivery that comes again is answered with its first job
-ROOTS = ("json", "headers", "query", "params")
 _SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")  # of a header's name: RFC 9110, 5.6.2
 
@@ -34,7 +33,7 @@ def read_webhook(reading: Reading, declared: Set[str]) -> WebhookTrigger:
         path=path,
         verify=verify,
         secrets=(signing or others) if verify is not None else (),
-        lane=reading.take("lane", None, values.optional(request_path)),
+        lane=reading.take("lane", None, values.optional(values.request_path)),
         unique=reading.take("unique", None, _unique),
         until=reading.take("until", DELIVERY_MS, values.until),
         line=reading.mark.line,
@@ -69,18 +68,6 @@ def webhook_path(value: Any) -> str:
                 raise ValueError(f"{expected}, each name in braces once and alone, got {value!r:.100}")
             names.add(name)
     return value
-
-
-def request_path(value: Any) -> str:
-    """A path into the request: `json.repository.full_name`, `headers.x-github-event`, `query.shop`, `params.tenant`."""
-    path = values.path(value)
-    root, _, rest = path.partition(".")
-    if root not in ROOTS or not rest:
-        raise ValueError(
-            f'expected a path into the request, as in "json.repository.full_name" or "headers.x-github-event" '
-            f"({', '.join(f'{name}.' for name in ROOTS)}), got {path!r:.100}"
-        )
-    return f"headers.{rest.lower()}" if root == "headers" else path
 
 
 def policy_refusals(marks: list[Mark]) -> dict[int, str]:
@@ -125,4 +112,4 @@ def _hmac(written: AsWritten) -> Hmac:
 
 
 def _unique(value: Any) -> str | bool | None:
-    return values.unique(value) if value is None or isinstance(value, bool) else request_path(value)
+    return values.unique(value) if value is None or isinstance(value, bool) else values.request_path(value)

@@ -37,6 +37,7 @@ from echofn.frames import (
     framed,
 )
 from echofn.manifest import Function, Policy, QueueTrigger, WebhookTrigger
+from echofn.masking import Mask
 from echofn.package import Folder
 from echofn.refusals import Refusals, told
 from echofn.run import Loop, Run
@@ -109,6 +110,7 @@ class Session:
         self.function: Function = spawn.function
         self.hears_webhooks = _has(spawn.function, WebhookTrigger)
         self.asker = _asker(spawn.function)
+        self.mask = Mask(spawn.secrets.values())
         self.version = spawn.version
         self.env = spawn.env
         self.folder = Folder(spawn.root, spawn.package)
@@ -209,7 +211,7 @@ def work(spawn: Spawn, channel: int, pipe: int, parent: int) -> NoReturn:
             session.send(framed(up))
             session.serve()
     except BaseException as error:
-        raw(2, f"echod worker: {type_of(error)}: {message_of(error)}\n")
+        raw(2, f"echod worker: {type_of(error)}: {message_of(error, Mask(spawn.secrets.values()))}\n")
         code = 71
     finally:
         os._exit(code)
@@ -231,10 +233,12 @@ def _prepared(spawn: Spawn, refusals: Refusals, parent: int) -> tuple[Session, R
 
 def _failed(error: BaseException, spawn: Spawn, refusals: Refusals) -> Failed:
     """Why there is no worker, with the wall that its import ran into."""
-    folder, message = Folder(spawn.root, spawn.package), message_of(error) + advice(error, _asker(spawn.function))
+    folder, mask = Folder(spawn.root, spawn.package), Mask(spawn.secrets.values())
+    message = message_of(error, mask) + advice(error, _asker(spawn.function))
     if (refusal := refusals.behind(error)) is not None:
-        message = told(refusal, spawn.function.file, spawn.function.line, f"{type_of(error)}: {message}")
-    return Failed(type_of(error), message, traceback_of(error, folder))
+        ending = f"{type_of(error)}: {message}"
+        message = mask.text(told(refusal, spawn.function.file, spawn.function.line, ending))
+    return Failed(type_of(error), message, traceback_of(error, folder, mask))
 
 
 def _asker(function: Function) -> Asker:

@@ -31,6 +31,7 @@ class Operating(Core):
             max_pending="" if policy.max_pending is None else policy.max_pending,
             batch="" if policy.batch is None else policy.batch,
             batch_wait_ms=policy.batch_wait_ms,
+            redact=pack(policy.redact) if policy.redact else "",
         )
         return bool(reply == b"ok")
 

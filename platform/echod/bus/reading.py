@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from echod.bus.answers import LaneRow, Metrics, MinutePoint, QueueStats
 from echod.bus.core import Core
 from echod.bus.keys import escape
@@ -19,6 +21,7 @@ _BRIEF = tuple(b"l ln s r d m w a f st e oc pa v z er x pg".split())  # as jobs.
 _COUNTERS = frozenset(
     ("minted", "done", "failed", "retried", "dead", "cancelled", "timeouts", "lost", "missed", "skipped", "refused")
 )
+_paths = msgspec.msgpack.Decoder(tuple[str, ...])
 _HISTOGRAMS = {"D": "duration", "W": "wait", "L": "late"}
 Counts = dict[str, int]
 
@@ -40,6 +43,11 @@ class Reading(Core):
                 self.remember_place(id, each)
                 return job(id, dict(zip(flat[::2], flat[1::2], strict=True)), each)
         return None if queue or not known else await self._search(id, known)
+
+    async def redacted(self, queue: str) -> tuple[str, ...]:
+        """What the last version that had this function hid of its payloads."""
+        [packed] = await self.link.commands([("HGET", f"{self.base(queue)}meta", "redact")])
+        return _paths.decode(packed) if packed else ()
 
     async def _search(self, id: str, but: str) -> Job | None:
         for each in await self.queues():

@@ -29,8 +29,9 @@ _FOLLOW_S = (0.1, 1.0)  # shortest and longest pause between two looks at a log 
 async def show(desk: Desk, request: Request) -> Response:
     """GET /jobs/{id}."""
     job = await found(desk, request)
-    view = job_view(job)
     function = desk.registry.function(job.function)
+    redact = function.policy.redact if function else await desk.bus.redacted(job.function)
+    view = await asyncio.to_thread(job_view, job, redact) if redact else job_view(job, ())
     view["retries"] = function.policy.retries if function else None
     if wants_page(request):
         view["log"] = [log_view(*entry) for entry in await desk.bus.logs(job.function, job.id)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 import jsonschema_rs
 
 from echod import log
 from echod.gateway.problems import Problem
 from echofn.manifest import Function
+from echofn.masking import MASK
 
 MOST_FAULTS = 20
 SMALL_BYTES = 4096  # of a larger payload the first fault alone is looked for: the library finds all or one
@@ -42,7 +42,7 @@ class Schemas:
         if key not in self._validators:
             if len(self._validators) >= _MOST_VALIDATORS:
                 self._validators.clear()
-            self._validators[key] = _compiled(function.name, function.payload_schema)
+            self._validators[key] = _compiled(function)
         return self._validators[key]
 
 
@@ -66,12 +66,16 @@ def json_path(steps: list[str | int]) -> str:
     return text
 
 
-def _compiled(name: str, schema: dict[str, Any] | None) -> jsonschema_rs.Validator | None:
-    """A validator; None where anything goes, and where the schema is at fault: then the worker's own check decides."""
-    if schema is None:
+def _compiled(function: Function) -> jsonschema_rs.Validator | None:
+    """A validator; None where anything goes, and where the schema is at fault: then the worker's own check decides.
+
+    What does not fit is quoted in the message, but not where something of the payload is redacted.
+    """
+    if function.payload_schema is None:
         return None
+    mask = MASK if function.policy.redact else None
     try:
-        return jsonschema_rs.Draft202012Validator(schema, validate_formats=False)
+        return jsonschema_rs.Draft202012Validator(function.payload_schema, validate_formats=False, mask=mask)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
-        _log.warning("schema.refused", function=name, error=str(error)[:300])
+        _log.warning("schema.refused", function=function.name, error=str(error)[:300])
         return None

@@ -18,6 +18,7 @@ from echod.bus.answers import LogLine, NodeRow, QueueStats, RecurrenceRow
 from echod.gateway.nesting import is_deeper
 from echod.model.job import Error, History, Job
 from echod.policy.recurring import text_of, zone_of
+from echofn import masking
 from echofn.manifest import (
     CronTrigger,
     EveryTrigger,
@@ -53,6 +54,21 @@ def value_of(packed: bytes) -> object:
         value = msgspec.msgpack.decode(packed)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return {"$msgpack": base64.b64encode(packed).decode()}  # not text, or deeper than can be read: as it is
+    return _carried(value)
+
+
+def masked_value_of(packed: bytes, payload: bytes, redact: Sequence[str]) -> object:
+    """The same of a payload or of its job's result, without what `redact` names in the payload."""
+    if not redact:
+        return value_of(packed)
+    try:
+        value, given = msgspec.msgpack.decode(packed), msgspec.msgpack.decode(payload)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return masking.MASK
+    return _carried(masking.shown(value, given, redact))
+
+
+def _carried(value: object) -> object:
     if is_deeper(value, _DEEPEST):
         return plain(value)
     try:
@@ -97,13 +113,13 @@ def _key(key: object) -> str:
             return str(key)
 
 
-def job_view(job: Job) -> View:
-    """A job, as GET /jobs/{id} answers it."""
+def job_view(job: Job, redact: Sequence[str]) -> View:
+    """A job, as GET /jobs/{id} answers it, without what `redact` names."""
     brief = brief_view(job)
     return {
         **brief,
-        "payload": value_of(job.payload),
-        "result": None if job.result is None else value_of(job.result),
+        "payload": masked_value_of(job.payload, job.payload, redact),
+        "result": None if job.result is None else masked_value_of(job.result, job.payload, redact),
         "error": None if job.error is None else error_view(job.error),
         "history": [history_view(entry) for entry in job.history],
     }
@@ -182,7 +198,7 @@ def function_view(function: Function, version: str, stats: QueueStats) -> View:
         "file": function.file,
         "line": function.line,
         "doc": function.doc,
-        "triggers": [trigger_view(function.name, trigger) for trigger in function.triggers],
+        "triggers": [trigger_view(function, trigger) for trigger in function.triggers],
         "policy": policy_view(function.policy),
         "takes_payload": function.takes_payload,
         "payload_schema": function.payload_schema,
@@ -203,7 +219,7 @@ def policy_view(policy: Policy) -> View:
     return {**msgspec.structs.asdict(policy), "backoff": {"type": kind, **msgspec.structs.asdict(backoff)}}
 
 
-def trigger_view(function: str, trigger: Trigger) -> View:
+def trigger_view(function: Function, trigger: Trigger) -> View:
     """What starts a function."""
     if isinstance(trigger, QueueTrigger):
         return {"kind": "queue"}
@@ -220,14 +236,14 @@ def trigger_view(function: str, trigger: Trigger) -> View:
     period = {"period_ms": trigger.period_ms} if isinstance(trigger, EveryTrigger) else {}
     return {
         "kind": "cron" if isinstance(trigger, CronTrigger) else "every",
-        "id": f"{function}/{trigger.name}",
+        "id": f"{function.name}/{trigger.name}",
         "name": trigger.name,
         "rule": text_of(trigger),
         "tz": zone_of(trigger),
         **period,
         "missed": trigger.missed,
         "cap": trigger.cap,
-        "payload": value_of(trigger.payload),
+        "payload": masked_value_of(trigger.payload, trigger.payload, function.policy.redact),
     }
 
 

@@ -9,19 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from echod.errors import Refused
-
-MAX_STEPS = 32
-MAX_LENGTH = 512
+from echofn import masking
 
 
 def steps(path: str) -> tuple[str, ...]:
     """A path's steps. Raises Refused for a path that names nothing."""
-    if len(path) <= MAX_LENGTH:
-        parts = tuple(path.replace("[", ".").replace("]", "").split("."))
-        if all(parts) and len(parts) <= MAX_STEPS:
-            return parts
-    shown = repr(path if len(path) <= 60 else path[:59] + "…")
-    raise Refused(f"expected a path like 'tenant', 'order.customer' or 'items[0].sku', got {shown}")
+    try:
+        return masking.steps(path)
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 def walk(payload: object, path: str) -> str | None:

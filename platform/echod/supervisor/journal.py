@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 
 from echod import log
 from echod.bus import Bus
@@ -17,6 +18,7 @@ from echod.supervisor.channel import Fault
 from echod.supervisor.fanout import Spawn
 from echod.supervisor.leases import Lease
 from echofn import frames
+from echofn.masking import Mask, leaves_of
 
 _log = log.get("supervisor")
 
@@ -33,7 +35,7 @@ MOST_PROGRESS = 1_000_000
 class Journal:
     """The output of one queue's runs. One timer while there is something to write, none otherwise."""
 
-    def __init__(self, queue: str, bus: Bus, spawn: Spawn) -> None:
+    def __init__(self, queue: str, bus: Bus, spawn: Spawn, environ: Mapping[str, str]) -> None:
         self._queue, self._bus, self._spawn = queue, bus, spawn
         self._loop = asyncio.get_running_loop()
         self._lines: dict[JobId, list[LogLine]] = {}
@@ -41,6 +43,7 @@ class Journal:
         self._dropped = 0
         self._progress: dict[JobId, tuple[Lease, float, str]] = {}
         self._spill: dict[JobId, bytes] = {}
+        self._environ, self._masks = environ, dict[JobId, Mask]()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
 
@@ -56,11 +59,12 @@ class Journal:
         if lease.output_bytes > frames.MAX_LOG_BYTES:
             lease.output_bytes += len(data)
             return
+        mask = self._mask_of(lease)
         *whole, rest = (self._spill.pop(lease.job.id, b"") + data).split(b"\n")
         for line in whole:
-            self._line(lease, "stderr", "", "", line.decode(errors="replace"))
+            self._line(lease, "stderr", "", "", mask.text(line.decode(errors="replace")))
         if len(rest) > 65_536:
-            self._line(lease, "stderr", "", "", rest.decode(errors="replace"))
+            self._line(lease, "stderr", "", "", mask.text(rest.decode(errors="replace")))
         elif rest:
             self._spill[lease.job.id] = rest
 
@@ -81,7 +85,7 @@ class Journal:
         if self._spill:
             rest = self._spill.pop(lease.job.id, b"")
             if rest:
-                self._line(lease, "stderr", "", "", rest.decode(errors="replace"))
+                self._line(lease, "stderr", "", "", self._mask_of(lease).text(rest.decode(errors="replace")))
         if lease.output_bytes > frames.MAX_LOG_BYTES:
             over = lease.output_bytes - frames.MAX_LOG_BYTES
             self._keep(
@@ -89,6 +93,7 @@ class Journal:
                 self._made(lease, "log", "warning", "echod", f"output cut: {over} bytes more were dropped"),
             )
         self._progress.pop(lease.job.id, None)
+        self._masks.pop(lease.job.id, None)
 
     async def close(self) -> None:
         """Write what is left; where the bus is away it is lost."""
@@ -101,6 +106,16 @@ class Journal:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _mask_of(self, lease: Lease) -> Mask:
+        """What the runtime masks in the lines that it catches."""
+        mask = self._masks.get(lease.job.id)
+        if mask is None:
+            function = lease.function
+            secrets = [value for name in function.secrets if (value := self._environ.get(name))]
+            hidden = leaves_of(lease.job.payload, function.policy.redact)
+            mask = self._masks[lease.job.id] = Mask((*secrets, *hidden))
+        return mask
 
     def _line(self, lease: Lease, stream: str, level: str, logger: str, text: str) -> None:
         """Keep a line while its run is under the limit: the first MiB is what explains a run."""

@@ -35,7 +35,7 @@ class Runs:
         self.pace = slots.Pace()
         self._queue, self._means = queue, means
         self._on_moved, self._on_released = on_moved, on_released
-        self._journal = Journal(queue, means.bus, means.spawn)
+        self._journal = Journal(queue, means.bus, means.spawn, means.environ)
         self._loop = asyncio.get_running_loop()
         self._insisting: set[asyncio.TimerHandle] = set()
 

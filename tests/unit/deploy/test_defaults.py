@@ -17,7 +17,7 @@ FUNCTIONS = """
 from echofn import cron, every, queue, webhook
 @queue
 def bare(payload): pass
-@queue(retries=1, unique=False)
+@queue(retries=1, unique=False, redact=["card.number", "ssn"])
 def own(payload): pass
 @cron("0 6 * * *")
 def daily(): pass
@@ -46,6 +46,7 @@ keep = "1d"
 recycle_jobs = 9
 max_pending = 100
 priority = -1
+redact = ["ssn"]
 """
 POLICY = Policy(
     retries=7,
@@ -64,6 +65,7 @@ POLICY = Policy(
     recycle_jobs=9,
     max_pending=100,
     priority=-1,
+    redact=("ssn",),
 )
 
 
@@ -86,9 +88,11 @@ async def test_defaults_hold_for_all_that_do_not_say_otherwise(live: Live, write
     assert policy(registry, "bare") == POLICY
     own = policy(registry, "own")
     assert (own.retries, own.unique, own.timeout_ms) == (1, None, 300_000)
+    assert own.redact == ("ssn", "card.number")  # what is hidden for all stays hidden
     for name in ("daily", "hourly", "hook", "hook_own"):  # what nobody calls with a payload has no path into one
         found = policy(registry, name)
         assert (found.timeout_ms, found.memory_bytes, found.network) == (300_000, 1 << 30, (443,))
+        assert found.redact == ("ssn",)
         assert (found.lane, found.unique, found.until) == (None, None, "done")
         assert found.retries == (2 if name == "hook_own" else 7)
 
@@ -100,6 +104,7 @@ async def test_defaults_hold_for_all_that_do_not_say_otherwise(live: Live, write
         ("[defaults]\n\nretries = 'many'\n", 3, "[defaults] retries=: expected a whole number from 0 to 10,000, got"),
         ("[defaults]\nmemory = '1MB'\n", 2, "[defaults] memory=: expected at least 32MB"),
         ("[defaults]\nlane = 'a..b'\n", 2, "[defaults] lane: expected a path like"),
+        ("[defaults]\nredact = ['a..b']\n", 2, "[defaults] redact=: expected a path like"),
         ("[defaults]\nname = 'a'\n", 2, "[defaults] option 'name' is one function's own"),
         ("[defaults]\nsecrets = ['KEY']\n", 2, "[defaults] option 'secrets' is one function's own"),
         ("[defaults]\nrate = '5/s'\n", 2, "[defaults] option 'rate' is not enforced by this version; remove it"),

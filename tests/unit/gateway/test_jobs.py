@@ -12,9 +12,10 @@ import msgspec
 import pytest
 
 from echod.bus.answers import LogLine
-from echod.model.ids import JobId
+from echod.model.ids import JobId, VersionId
 from echod.model.job import Done, Error
-from unit.gateway.kit import Rig, hold, until
+from echofn.manifest import CronTrigger, QueueTrigger
+from unit.gateway.kit import FUNCTIONS, Rig, function, hold, publish, until
 
 ODD_IDS = [
     "x",
@@ -27,6 +28,31 @@ ODD_IDS = [
     "a%0Ab",
     "x" * 10_000,
 ]
+
+
+HIDING = (
+    function("pay.charge", QueueTrigger(), redact=("card.number",)),
+    function("pay.daily", CronTrigger("d", "0 6 * * *", payload=msgspec.msgpack.encode({"key": 1})), redact=("key",)),
+)
+
+
+async def test_what_a_function_redacts_is_hidden_while_there_is_one_and_after(rig: Rig) -> None:
+    payload = {"card": {"number": 4111_1111, "cvc": 1}}
+    await publish(rig.bus, HIDING, version=VersionId("DEP00000000002"))
+    await rig.registry.refresh()
+    id = await rig.mint("pay.charge", payload)
+    claimed = await rig.claim("pay.charge")
+    assert msgspec.msgpack.decode(claimed.payload) == payload
+    await rig.settle("pay.charge", Done(hold(claimed), rig.record(claimed), msgspec.msgpack.encode({"of": 4111_1111})))
+    triggers = (await rig.http.get("/functions/pay.daily")).json()["triggers"]
+    assert triggers[0]["payload"] == {"key": "[redacted]"}
+    for functions in (HIDING, FUNCTIONS):  # no version has it any more; its queue remembers
+        await publish(rig.bus, functions, version=VersionId("DEP00000000003"))
+        await rig.registry.refresh()
+        job = (await rig.http.get(f"/jobs/{id}")).json()
+        assert job["payload"] == {"card": {"number": "[redacted]", "cvc": 1}}
+        assert job["result"] == {"of": "[redacted]"}
+        assert "41111111" not in (await rig.http.get(f"/jobs/{id}", headers={"Accept": "text/html"})).text
 
 
 async def test_a_job_is_shown_through_its_life(rig: Rig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from echod.gateway.problems import Problem
@@ -61,6 +62,15 @@ def test_faults_are_bounded_in_number_and_size() -> None:
     found = faults({"items": ["x" * 10_000] * 500})
     assert len(found) == MOST_FAULTS
     assert all(len(fault["message"]) <= 500 for fault in found)
+
+
+def test_a_fault_quotes_no_value_where_something_is_redacted() -> None:
+    hiding = msgspec.structs.replace(function(ORDER), policy=Policy(redact=("items",)))
+    for payload in ({"items": "4111-planted"}, {"items": [{"sku": 4111_1111, "n": "4111-planted"}]}, "4111-planted"):
+        with pytest.raises(Problem) as refused:
+            Schemas().check("DEP0", hiding, payload, 100)
+        assert "4111" not in repr(refused.value.view())
+        assert "[redacted]" in refused.value.detail
 
 
 def test_without_a_schema_anything_goes() -> None:

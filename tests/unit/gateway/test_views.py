@@ -84,7 +84,7 @@ def test_a_job_has_the_fields_of_the_contract() -> None:
             ),
         ),
     )
-    view = job_view(job)
+    view = job_view(job, ())
     assert set(view) >= {
         *("id", "function", "lane", "state", "reason", "attempts", "failures", "payload", "result", "error", "due"),
         *("minted", "started", "ended", "occurrence", "parent", "version", "history"),

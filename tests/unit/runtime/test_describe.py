@@ -36,6 +36,13 @@ def one(tmp_path: Path, source: str, module: str = "m") -> Function:
     return function
 
 
+def test_redact_is_kept_as_paths_each_once(tmp_path: Path) -> None:
+    function = one(tmp_path, "@queue(redact=('card.number', 'items[0].sku', 'card.number'))\ndef f(p): pass")
+    assert function.policy.redact == ("card.number", "items[0].sku")
+    hook = one(tmp_path, "@webhook('/h', verify=None, redact=['json.card', 'headers.X-Key'])\ndef f(p): pass")
+    assert hook.policy.redact == ("json.card", "headers.x-key")
+
+
 def test_a_function_as_written_becomes_a_function_of_the_manifest(tmp_path: Path) -> None:
     function = one(
         tmp_path,
@@ -199,6 +206,15 @@ MISTAKES = [
     ("@queue(backoff='constant')\ndef f(): pass", 3, "backoff="),
     ("@queue(backoff=[])\ndef f(): pass", 3, "backoff="),
     ("@queue(backoff={'base': '5m', 'cap': '1s'})\ndef f(): pass", 3, "at most the cap"),
+    ("@queue(redact='card.number')\ndef f(p): pass", 3, "expected a list of up to 100 paths"),
+    ("@queue(redact=['card..number'])\ndef f(p): pass", 3, "redact=: expected a path like"),
+    ("@queue(redact=[''])\ndef f(p): pass", 3, "redact=: expected the path of a payload value"),
+    ("@queue(redact=[5])\ndef f(p): pass", 3, "redact="),
+    ("@queue(redact=['x'] * 101)\ndef f(p): pass", 3, "up to 100 paths"),
+    ("@queue(redact=['card'], lane='card.number')\ndef f(p): pass", 3, "lanes are shown"),
+    ("@webhook('/h', verify=None, redact=['card'])\ndef f(p): pass", 3, "json., headers., query., params."),
+    ("@webhook('/h', verify=None, redact=['json.a'], lane='json.a.b')\ndef f(p): pass", 3, "lanes are shown"),
+    ("@cron('* * * * *', redact=['a'])\ndef f(): pass", 3, "unknown option 'redact' of @cron"),
     ("@queue(secrets='KEY')\ndef f(): pass", 3, "names of variables"),
     ("NAMES = ['KEY']\n@queue(secrets=NAMES)\ndef f(): pass", 4, "written out"),
     (

@@ -1,11 +1,13 @@
 -- Write a queue's policy, so that scripts can charge lost runs and bound what is kept; an older generation is refused.
 -- KEYS    later meta
--- ARGV    queue generation retries backoff keep_ms max_pending batch batch_wait_ms
+-- ARGV    queue generation retries backoff keep_ms max_pending batch batch_wait_ms redact
 -- RETURNS ok | older
 -- INCLUDE time counters news ring bell close rows birth generation
+-- `redact` is opaque here: pages ask for it when no version has the function any more.
 local LANES_JUDGED = 200
 if is_older(q, generation) then return 'older' end
 redis.call('HSET', q.meta, 'gen', generation, 'retries', retries, 'backoff', backoff, 'keep', keep_ms, 'reg', 1)
+if redact == '' then redis.call('HDEL', q.meta, 'redact') else redis.call('HSET', q.meta, 'redact', redact) end
 if max_pending == '' then redis.call('HDEL', q.meta, 'max') else redis.call('HSET', q.meta, 'max', max_pending) end
 register(q, queue)
 local old = redis.call('HMGET', q.meta, 'batch', 'batch_wait')

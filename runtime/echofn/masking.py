@@ -1,0 +1,230 @@
+"""What people must not see in what they do see: values of secrets, and what `redact=` names in a payload.
+
+Values are known, so text is searched for them, in the spellings that logs and tracebacks have. One shorter than
+`SHORTEST` is not searched for: it would be found everywhere. Where a path leads, a value of any length is masked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+from urllib.parse import quote, urlencode
+
+from echofn import codec, request
+from echofn.delivery import is_request
+
+MASK = "[redacted]"
+SHORTEST = 6  # characters
+MAX_STEPS = 32
+MAX_PATH = 512
+ROOTS = ("json", "headers", "query", "params")  # of paths into a webhook's request
+
+Steps = tuple[str, ...]
+
+
+class Mask:
+    """Values to be replaced wherever they are found."""
+
+    __slots__ = ("_spellings",)
+
+    def __init__(self, values: Iterable[object] = (), also: Mask | None = None) -> None:
+        found = {spelling for value in values for spelling in _spellings(value) if len(spelling) >= SHORTEST}
+        if also is not None:
+            found.update(also._spellings)
+        self._spellings: tuple[str, ...] = tuple(sorted(found, key=len, reverse=True))
+
+    def text(self, text: str) -> str:
+        """The text without them. Mask before cutting: a part of a value is not found."""
+        for spelling in self._spellings:
+            if spelling in text:
+                text = text.replace(spelling, MASK)
+        return text
+
+    def value(self, value: Any) -> Any:
+        """Builtins without them, keys and bytes included."""
+        match value:
+            case str():
+                return self.text(value)
+            case bytes():
+                return self.text(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+            case int() | float() if not isinstance(value, bool):
+                return MASK if any(text in self._spellings for text in _spellings(value)) else value
+            case dict():
+                held = cast("dict[object, object]", value)
+                return {self.value(key): self.value(item) for key, item in held.items()}
+            case list():
+                items = cast("list[object]", value)
+                return [self.value(item) for item in items]
+            case _:
+                return value
+
+    def is_in(self, data: bytes, least: int) -> bool:
+        """Whether one of at least `least` characters is in encoded text."""
+        return any(len(text) >= least and text.encode("utf-8", "replace") in data for text in self._spellings)
+
+
+def steps(path: str) -> Steps:
+    """A path's steps: `card.number`, `items.0.sku`, `items[0].sku`. Raises ValueError for one that names nothing."""
+    if len(path) <= MAX_PATH:
+        parts = tuple(path.replace("[", ".").replace("]", "").split("."))
+        if all(parts) and len(parts) <= MAX_STEPS:
+            return parts
+    shown = repr(path if len(path) <= 60 else path[:59] + "…")
+    raise ValueError(f"expected a path like 'tenant', 'order.customer' or 'items[0].sku', got {shown}")
+
+
+def covers(redact: Iterable[str], path: str) -> bool:
+    """Whether `path` leads to something masked, into a payload or into a request's body."""
+    own = _bare(steps(path))
+    return any(own[: len(each)] == each for each in (_bare(steps(one)) for one in redact))
+
+
+def leaves(payload: Any, redact: Sequence[str]) -> list[object]:
+    """The values that `redact` names in a payload; everything within an object or a list."""
+    found: list[object] = []
+    for part, within in _parts(payload, redact):
+        found += [leaf for path in within for value in _at(part, path) for leaf in _within(value)]
+    return found
+
+
+def shown(value: Any, payload: Any, redact: Sequence[str]) -> Any:
+    """A payload, or its job's result, as people may see it: masked where paths lead, and where those values recur."""
+    try:
+        hidden = _request(value, redact) if is_request(value) else _hidden(value, _into_payload(redact))
+        return Mask(leaves(payload, redact)).value(hidden)
+    except RecursionError:
+        return MASK
+
+
+def _request(value: dict[str, Any], redact: Sequence[str]) -> dict[str, Any]:
+    """A webhook's request. Its body is spelled anew, as it may say the same thing twice."""
+    value = dict(value)
+    for root in ROOTS[1:]:
+        value[root] = _hidden(value[root], [path[1:] for path in map(_lower, redact) if path[0] == root and path[1:]])
+    within = _into_body(redact)
+    if within and value["body"]:
+        try:
+            body = _body(value)
+        except ValueError:
+            value["body"] = MASK.encode()
+        else:
+            hidden = _hidden(body, within)
+            is_form = request.media_type(value["headers"].get("content-type", "")) == request.FORM
+            value["body"] = (urlencode(hidden) if is_form else json.dumps(hidden)).encode()
+    return value
+
+
+def _parts(payload: Any, redact: Sequence[str]) -> Iterator[tuple[Any, list[Steps]]]:
+    """What paths lead into, with those that do."""
+    if not is_request(payload):
+        yield payload, _into_payload(redact)
+        return
+    for root in ROOTS[1:]:
+        yield payload[root], [path[1:] for path in map(_lower, redact) if path[0] == root and path[1:]]
+    try:
+        yield _body(payload), _into_body(redact)
+    except ValueError:
+        pass  # it is masked whole
+
+
+def _body(payload: dict[str, Any]) -> Any:
+    try:
+        return request.decoded(payload["body"], payload["headers"].get("content-type", ""))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _into_payload(redact: Sequence[str]) -> list[Steps]:
+    """Paths as they stand; one that was written for a webhook's body also without its `json.`."""
+    return list(dict.fromkeys(each for path in map(steps, redact) for each in (path, _bare(path))))
+
+
+def _into_body(redact: Sequence[str]) -> list[Steps]:
+    """Every path but those that can only be meant for another part of the request."""
+    return [_bare(path) for path in map(steps, redact) if path[0] not in ROOTS[1:]]
+
+
+def _bare(path: Steps) -> Steps:
+    return path[1:] if path[0] == "json" and len(path) > 1 else path
+
+
+def _lower(path: str) -> Steps:
+    taken = steps(path)
+    return tuple(step.lower() for step in taken) if taken[0] == "headers" else taken
+
+
+def _key(value: Any, step: str) -> Any:
+    """The key or index that a step is in a container; None where it has no such thing."""
+    if isinstance(value, dict):
+        held = cast("dict[object, object]", value)
+        return (
+            step if step in held else next((key for key in held if not isinstance(key, str) and str(key) == step), None)
+        )
+    if isinstance(value, list) and step.isascii() and step.isdigit() and len(step) <= 9:
+        items = cast("list[object]", value)
+        return index if (index := int(step)) < len(items) else None
+    return None
+
+
+def _at(value: Any, path: Steps) -> Iterator[Any]:
+    for step in path:
+        if (key := _key(value, step)) is None:
+            return
+        value = value[key]
+    yield value
+
+
+def _hidden(value: Any, paths: Iterable[Steps]) -> Any:
+    for path in paths:
+        value = _without(value, path)
+    return value
+
+
+def _without(value: Any, path: Steps) -> Any:
+    """A copy with the mask at the path; what is not there, or null, stays."""
+    if not path:
+        return None if value is None else MASK
+    if (key := _key(value, path[0])) is None:
+        return value
+    copy: Any = value.copy()
+    copy[key] = _without(value[key], path[1:])
+    return copy
+
+
+def _within(value: Any) -> Iterator[object]:
+    if isinstance(value, dict):
+        held = cast("dict[object, object]", value)
+        for item in held.values():
+            yield from _within(item)
+    elif isinstance(value, list):
+        items = cast("list[object]", value)
+        for item in items:
+            yield from _within(item)
+    else:
+        yield value
+
+
+def _spellings(value: object) -> Iterator[str]:
+    """How a value is written in text: as it is, in quotes, in JSON, in an address; a long text also line by line."""
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, float) and value.is_integer():
+        yield str(int(value))
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield str(value)
+    if isinstance(value, str):
+        text = value.strip()
+        for part in {text, *map(str.strip, text.splitlines())}:
+            yield part
+            yield repr(part)[1:-1]
+            yield json.dumps(part)[1:-1]
+            yield quote(part.encode("utf-8", "replace"), safe="")
+
+
+def leaves_of(packed: bytes, redact: Sequence[str]) -> list[object]:
+    """The same of a payload as it is stored; nothing where it cannot be read."""
+    try:
+        return leaves(codec.decode(packed), redact)
+    except Exception:
+        return []

@@ -1,0 +1,162 @@
+"""What is masked, in text and in values, and what is left as it is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from echofn.masking import MASK, Mask, covers, leaves, leaves_of, shown, steps
+
+SECRET = 's3cr\'et "wörd"/\\n'
+ORDER = {"card": {"number": "4111-1111", "cvc": "971"}, "items": [{"n": 1}, {"n": 2_000_001}], "note": None, "ok": True}
+
+
+@pytest.mark.parametrize("spelled", [SECRET, repr(SECRET), json.dumps(SECRET), quote(SECRET, safe=""), f"a{SECRET}b"])
+def test_a_value_is_masked_however_text_spells_it(spelled: str) -> None:
+    masked = Mask([SECRET]).text(f"<{spelled}> and <{spelled}>")
+    assert masked.count(MASK) == 2
+    assert "wörd" not in masked
+    assert "w%C3" not in masked
+
+
+def test_each_line_of_a_long_value_is_masked_where_it_stands_alone() -> None:
+    mask = Mask(["-----BEGIN-----\nAAAAplanted\nshort\n-----END-----\n"])
+    assert mask.text("line: AAAAplanted.") == f"line: {MASK}."
+    assert mask.text("short") == "short"
+
+
+def test_what_is_short_or_empty_is_not_looked_for() -> None:
+    assert Mask(["", "abcde", 12345, True, None, 1.5]).text("abcde 12345 True None 1.5") == "abcde 12345 True None 1.5"
+    assert Mask(["abcdef", 123456]).text("abcdef 123456") == f"{MASK} {MASK}"
+
+
+def test_the_longer_of_two_values_is_masked_first_and_masks_add_up() -> None:
+    mask = Mask(["planted-value"], also=Mask(["planted"]))
+    assert mask.text("planted-value planted") == f"{MASK} {MASK}"
+
+
+def test_a_value_is_masked_wherever_it_recurs_in_builtins() -> None:
+    mask = Mask(["planted", 123_456])
+    value = {"planted": ["x planted", b"\xffplanted", 123_456, 123_456.0, 1234567, True, None]}
+    assert mask.value(value) == {MASK: [f"x {MASK}", b"\xff" + MASK.encode(), MASK, MASK, 1234567, True, None]}
+
+
+@pytest.mark.parametrize(
+    ("redact", "changed"),
+    [
+        (["card.number"], {"card": {"number": MASK, "cvc": "971"}}),
+        (["card.cvc"], {"card": {"number": "4111-1111", "cvc": MASK}}),  # of any length, where a path leads
+        (["card"], {"card": MASK}),
+        (["items[1].n", "items.0"], {"items": [MASK, {"n": MASK}]}),
+        (["json.card.cvc"], {"card": {"number": "4111-1111", "cvc": MASK}}),  # as written for a webhook's body
+        (["note", "ok"], {"ok": MASK}),
+        (["card.missing", "items.7.n", "items.x", "ok.x", "headers.card"], {}),
+    ],
+)
+def test_a_path_masks_what_it_leads_to_and_nothing_else(redact: list[str], changed: dict[str, Any]) -> None:
+    before = json.dumps(ORDER)
+    assert shown(ORDER, ORDER, redact) == {**ORDER, **changed}
+    assert json.dumps(ORDER) == before
+
+
+def test_a_result_is_masked_by_the_same_paths_and_by_the_values_of_the_payload() -> None:
+    result = {"card": {"number": "another"}, "told": ["<4111-1111>"], "n": 2_000_001, "cvc": "971"}
+    hidden = {"card": {"number": MASK}, "told": [f"<{MASK}>"], "n": MASK, "cvc": "971"}
+    assert shown(result, ORDER, ["card.number", "items.1"]) == hidden
+    assert shown("4111-1111", ORDER, ["card"]) == MASK
+
+
+def request(body: bytes, kind: str = "application/json", **parts: Any) -> dict[str, Any]:
+    told = {
+        "method": "POST",
+        "path": "/h/acme-planted",
+        "params": {"tenant": "acme-planted"},
+        "query": {"k": ["a", "b"]},
+    }
+    return {**told, "headers": {"content-type": kind, "x-key": "v"}, "body": body, **parts}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "hidden"),
+    [
+        ("application/json", b'{"card": 1, "card": {"number": "4111-1111"}}', b'{"card": {"number": "[redacted]"}}'),
+        ("application/x-www-form-urlencoded", b"card=4111&id=7", b"card=%5Bredacted%5D&id=7"),
+        ("application/json", b"card 4111-1111", b"[redacted]"),
+        ("application/json", b"[" * 100_000, b"[redacted]"),
+        ("application/json", b"", b""),
+    ],
+)
+def test_a_webhooks_body_is_spelled_anew_or_hidden_whole(kind: str, body: bytes, hidden: bytes) -> None:
+    path = "card" if "form" in kind else "json.card.number"
+    given = request(body, kind)
+    assert shown(given, given, [path]) == {**given, "body": hidden}
+
+
+def test_the_other_parts_of_a_request_are_masked_by_their_paths_and_its_body_left() -> None:
+    given = request(b'{"k": "v"}')
+    masked = shown(given, given, ["headers.X-Key", "query.k.1", "params.tenant"])
+    assert masked == {
+        **given,
+        "headers": {**given["headers"], "x-key": MASK},
+        "query": {"k": ["a", MASK]},
+        "params": {"tenant": MASK},
+        "path": f"/h/{MASK}",
+    }
+
+
+def test_leaves_are_every_value_within_what_paths_name() -> None:
+    assert leaves(ORDER, ["card", "items[1]", "missing"]) == ["4111-1111", "971", 2_000_001]
+    assert leaves(request(b'{"card": {"number": "x"}}'), ["json.card", "headers.x-key"]) == ["v", "x"]
+    assert leaves_of(msgspec.msgpack.encode({5: "five"}), ["5"]) == ["five"]
+    assert leaves_of(b"\xc1", ["card"]) == []
+
+
+def test_a_value_deeper_than_can_be_walked_is_hidden_whole() -> None:
+    deep: Any = []
+    for _ in range(5_000):
+        deep = [deep]
+    assert shown(deep, ORDER, ["card.number"]) == MASK
+
+
+@pytest.mark.parametrize(
+    ("redact", "path", "is_covered"),
+    [
+        (["card.number"], "card.number", True),
+        (["card"], "card.number", True),
+        (["card.number"], "card", False),
+        (["card.number"], "json.card.number", True),
+        (["json.card"], "card.number", True),
+        (["items[0].sku"], "items.0.sku", True),
+        ([], "card", False),
+    ],
+)
+def test_what_redact_covers(redact: list[str], path: str, is_covered: bool) -> None:
+    assert covers(redact, path) is is_covered
+
+
+@pytest.mark.parametrize("path", ["", "a..b", "a.", ".a", "a" * 600])
+def test_a_path_that_names_nothing_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="expected a path like"):
+        steps(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab0"), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.text("ab0", min_size=1, max_size=3))
+def test_no_text_of_a_redacted_value_is_left_anywhere(payload: Any, letters: str) -> None:
+    redact = [".".join(letters)]
+    left = json.dumps(shown(payload, payload, redact), ensure_ascii=False)
+    for leaf in leaves(payload, redact):
+        if isinstance(leaf, str) and len(leaf.strip()) >= 6 and leaf not in MASK:
+            assert json.dumps(leaf, ensure_ascii=False)[1:-1] not in left
