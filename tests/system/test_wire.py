@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
+import uvloop
 
 from echod.gateway.connection import Bounds
-from echod.gateway.limits import Lag, Pace
+from echod.gateway.limits import Aim, Crowd, Lag, Pace
 from unit.gateway.kit import Rig, Valkey, serving
 
 QUICK = Bounds(head_s=0.4, body_s=0.5, body_rate=1000, linger_s=0.3, head_bytes=4096, headers=20)
@@ -371,6 +373,63 @@ async def test_guesses_at_the_login_are_limited(server: Valkey) -> None:
         answers = [(await rig.http.post("/login", data={"token": str(guess)})).status_code for guess in range(32)]
         assert answers[:30] == [401] * 30
         assert answers[-1] == 429
+
+
+async def test_of_a_burst_as_many_are_taken_in_as_are_answered_in_time(rig: Rig, server: Valkey) -> None:
+    crowd = rig.desk.intake.crowd = Crowd(Aim(first=8, least=4))
+    with server.paused():
+        began = time.monotonic()
+        answers = await asyncio.gather(*(rig.call("hello.any", 1) for _ in range(30)))
+        assert time.monotonic() - began < 5
+    kinds = [answer.json()["type"] for answer in answers]
+    assert {answer.status_code for answer in answers} == {503}
+    assert kinds.count("urn:echod:problem:busy") == 22
+    assert kinds.count("urn:echod:problem:bus-away") == 8
+    assert all(answer.headers["Retry-After"] == "1" for answer in answers)
+    assert crowd.size == 0
+    assert crowd.limit < 8
+    assert (await rig.call("hello.any", 1)).status_code == 202
+
+
+async def test_who_waits_for_something_else_keeps_nobody_out(rig: Rig) -> None:
+    crowd = rig.desk.intake.crowd = Crowd(Aim(first=2, least=2))
+    async with contextlib.AsyncExitStack() as stack:
+        dripping = [await stack.enter_async_context(wire(rig)) for _ in range(4)]
+        for connection in dripping:
+            await connection.send(post(b"Content-Length: 2") + b"1")
+        waiting = []
+        for _ in range(4):
+            waiting.append(asyncio.ensure_future(rig.call("hello.greet", {"name": "x"}, Prefer="wait=20")))
+            await rig.claim("hello.greet")
+            stream = await stack.enter_async_context(rig.http.stream("GET", "/events"))
+            assert stream.status_code == 200
+        assert crowd.size == 0
+        assert (await rig.call("shop.once", 1)).status_code == 202
+        for connection in dripping:
+            await connection.send(b"1")
+            assert (await connection.answer())[0] == 202
+        assert not any(each.done() for each in waiting)
+        for each in waiting:
+            each.cancel()
+
+
+def test_a_turn_of_the_loop_takes_in_more_than_one_connection(server: Valkey) -> None:
+    """On the loop that a node has: libuv takes in one for each listening descriptor."""
+
+    async def turns() -> int:
+        async with serving(server) as rig:
+            assert rig.server._server is not None
+            known, counted = rig.server._server.server_state.connections, 0
+            with contextlib.ExitStack() as stack:
+                for _ in range(64):  # the kernel takes them in; the loop has no turn meanwhile
+                    stack.enter_context(socket.create_connection(rig.server.address))
+                while len(known) < 64:
+                    await asyncio.sleep(0)
+                    counted += 1
+            return counted
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(turns()) < 32
 
 
 async def test_a_late_loop_turns_requests_away_and_takes_them_again_once_it_is_not(rig: Rig) -> None:

@@ -20,7 +20,7 @@ from echod.config import Config
 from echod.errors import BusError
 from echod.gateway import pages
 from echod.gateway.keyring import NOBODY, Caller, Keyring
-from echod.gateway.limits import Intake
+from echod.gateway.limits import Intake, Work
 from echod.gateway.problems import Problem, of
 from echod.gateway.session import COOKIE
 from echod.model.token import Scope as _Scope
@@ -72,6 +72,9 @@ class Guard:
             caller = await self._caller(scope, headers)
             limit = self._larger.get(scope["path"], MAX_BODY_BYTES)
             _check_length(headers, limit)
+            work = Work(self._intake.crowd)
+            if scope["path"] not in ANY_HOST and not _has_body(headers):
+                work.begin()
         except (Problem, BusError) as error:
             await of(error).response()(scope, receive, sender)
             return
@@ -79,9 +82,12 @@ class Guard:
         inner = {
             **scope,
             "path": scope["raw_path"].decode("latin-1"),
-            "state": {**scope.get("state", {}), "caller": caller},
+            "state": {**scope.get("state", {}), "caller": caller, "work": work},
         }
-        await self._app(inner, _bounded(receive, limit), sender)
+        try:
+            await self._app(inner, _bounded(receive, limit, work), _ending(sender, work))
+        finally:
+            work.end()
 
     def _check_host(self, scope: Scope, headers: Headers) -> None:
         hosts = headers.getlist("host")
@@ -175,8 +181,12 @@ def _check_length(headers: Headers, limit: int) -> None:
         raise _too_large(limit)
 
 
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """`receive`, which raises once a body without a length has become too large."""
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
+def _bounded(receive: Receive, limit: int, work: Work) -> Receive:
+    """`receive`, which raises once a body without a length has become too large; with its last part the work begins."""
     received = 0
 
     async def bounded() -> Message:
@@ -186,6 +196,8 @@ def _bounded(receive: Receive, limit: int) -> Receive:
             received += len(message.get("body", b""))
             if received > limit:
                 raise _too_large(limit)
+            if not message.get("more_body", False):
+                work.begin()
         return message
 
     return bounded
@@ -193,6 +205,16 @@ def _bounded(receive: Receive, limit: int) -> Receive:
 
 def _too_large(limit: int) -> Problem:
     return Problem("too-large", f"expected a body of at most {limit} bytes")
+
+
+def _ending(send: Send, work: Work) -> Send:
+    """`send`, with whose first message the work has ended: how soon the rest is taken is not ours to say."""
+
+    async def ending(message: Message) -> None:
+        work.end()
+        await send(message)
+
+    return ending
 
 
 def _secured(send: Send) -> Send:

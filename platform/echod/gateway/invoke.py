@@ -147,6 +147,7 @@ async def _waited(desk: Desk, request: Request, queue: str, mint: Mint, is_later
     applied = {"Preference-Applied": f"wait={wait_s}"}
     with desk.waiting.expected(mint.id) as event:
         minted = await mint_or_refuse(desk, queue, mint)
+        request.state.work.end()  # from here on it is the job that takes its time
         told = minted.id == mint.id
         ended = asyncio.ensure_future(desk.waiting.ended(minted.id, queue, event, wait_s, told=told))
         gone = asyncio.ensure_future(_disconnected(request))

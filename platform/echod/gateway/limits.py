@@ -1,8 +1,11 @@
-"""How much is taken in: requests by path and client, and none at all while the loop is late.
+"""How much is taken in: requests by path and client, no more at once than are answered in time, none by a late loop.
 
 The first is a token bucket, written as the instant at which it is full again (GCRA): one number per bucket, and nothing
-to do while nobody asks. The second is measured by a timer that stands only in the second after a request came: what it
-rings late by, smoothed, is how long every other request waits; more of them are turned away in time.
+to do while nobody asks. The second is found as TCP finds it: the bound grows by one for each full round that was quick
+enough, and is cut when a request under it was not (RFC 5681, additive increase, multiplicative decrease). A burst that
+one turn of the loop takes in shows no lateness yet; it is this bound that it meets. The third is measured by a timer
+that stands only in the second after a request came: what it rings late by, smoothed, is how long every other request
+waits, whatever keeps the loop.
 """
 
 from __future__ import annotations
@@ -48,12 +51,17 @@ _INERTIA = 8  # samples it takes for lateness to show: a cold start imports for 
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """When the loop counts as late. A sample counts `most_s` at most: a few stalls turn nobody away."""
+    """When the loop counts as late. A sample counts `most_s` at most: a few stalls turn nobody away.
+
+    One with `flood` requests in it counts at once, and up to `worst_s`: then it is they who keep the loop.
+    """
 
     every_s: float = 0.05
     watched_s: float = 1.0
     late_s: float = 0.25
     most_s: float = 0.4
+    flood: int = 64
+    worst_s: float = 1.0
 
 
 class Lag:
@@ -63,6 +71,7 @@ class Lag:
         self._pace = pace or Pace()
         self._timer: asyncio.TimerHandle | None = None
         self._expected = self._until = 0.0
+        self._arrivals = 0  # in the sample being taken
         self.seconds = 0.0
 
     @property
@@ -76,6 +85,7 @@ class Lag:
     def arrived(self) -> None:
         """A request came: watch for a while."""
         loop = asyncio.get_running_loop()
+        self._arrivals += 1
         self._until = loop.time() + self._pace.watched_s
         if self._timer is None:
             self.seconds = 0.0
@@ -92,11 +102,89 @@ class Lag:
 
     def _rang(self) -> None:
         loop = asyncio.get_running_loop()
-        late_s = min(max(loop.time() - self._expected, 0.0), self._pace.most_s)
-        self.seconds += (late_s - self.seconds) / _INERTIA
+        late_s = max(loop.time() - self._expected, 0.0)
+        self.seconds += (min(late_s, self._pace.most_s) - self.seconds) / _INERTIA
+        if self._arrivals >= self._pace.flood:
+            self.seconds = max(self.seconds, min(late_s, self._pace.worst_s))
+        self._arrivals = 0
         self._timer = None
         if loop.time() < self._until:
             self._arm(loop)
+
+
+class Aim(msgspec.Struct, frozen=True):
+    """How soon requests should be answered, and between which bounds their number is looked for."""
+
+    within_s: float = 0.5
+    least: int = 16
+    first: int = 128
+    most: int = 512
+    cut: float = 0.7
+
+
+class Crowd:
+    """The requests that are being worked on, and how many may be.
+
+    One that waits for something else (its own body, a result) is none of them.
+    """
+
+    def __init__(self, aim: Aim | None = None) -> None:
+        self._aim = aim or Aim()
+        self.size = 0
+        self.limit = float(self._aim.first)
+        self._cut_at = 0.0
+
+    @property
+    def is_full(self) -> bool:
+        return self.size >= int(self.limit)
+
+    def entered(self) -> int:
+        """One more; the size with it."""
+        self.size += 1
+        return self.size
+
+    def left(self, began_s: float, now_s: float, among: int) -> None:
+        """One less, which came when there were `among`. Few that take their time say nothing about the many."""
+        self.size -= 1
+        if among * 2 < self.limit:
+            return
+        if now_s - began_s <= self._aim.within_s:
+            self.limit = min(self.limit + 1 / self.limit, self._aim.most)
+        elif began_s >= self._cut_at:  # those from before the last cut say again what was heard
+            self.limit = max(self.limit * self._aim.cut, self._aim.least)
+            self._cut_at = now_s
+
+
+class Work:
+    """One request's place in the crowd: from when it has come whole until its answer, or its waiting, begins."""
+
+    __slots__ = ("_among", "_began_s", "_crowd")
+
+    def __init__(self, crowd: Crowd) -> None:
+        self._crowd: Crowd | None = crowd
+        self._among = 0
+        self._began_s = 0.0
+
+    def begin(self) -> None:
+        """Take the place, once. Raises `busy` where there is none."""
+        if self._crowd is None or self._among:
+            return
+        if self._crowd.is_full:
+            self._crowd = None
+            raise busy("expected fewer requests at once")
+        self._began_s = asyncio.get_running_loop().time()
+        self._among = self._crowd.entered()
+
+    def end(self) -> None:
+        """Leave it, for good."""
+        crowd, self._crowd = self._crowd, None
+        if crowd is not None and self._among:
+            crowd.left(self._began_s, asyncio.get_running_loop().time(), self._among)
+
+
+def busy(why: str) -> Problem:
+    """Come again in a moment."""
+    return Problem("busy", f"{why}; try again later")
 
 
 class Intake:
@@ -108,12 +196,15 @@ class Intake:
         self._spares_local = limit is None
         self._logins = None if limit == OFF else Buckets(LOGIN_LIMIT)
         self.lag = Lag()
+        self.crowd = Crowd()
 
     def check(self, method: str, path: str, client: str) -> None:
         """Count a request. Raises `busy`, or `too-many-requests` with when to come again."""
         self.lag.arrived()
         if self.lag.is_late:
-            raise Problem("busy", f"this gateway is {self.lag.seconds * 1000:.0f} ms behind; try again later")
+            raise busy(f"this gateway is {self.lag.seconds * 1000:.0f} ms behind")
+        if self.crowd.is_full:
+            raise busy("expected fewer requests at once")
         now_s = asyncio.get_running_loop().time()
         wait_s = 0.0
         if self._logins is not None and method == "POST" and path == "/login":

@@ -20,6 +20,7 @@ from echod.errors import Refused
 from echod.gateway.connection import Bounds, Connection
 
 DRAIN_S = 3
+_ACCEPTS = 16  # connections a turn of the loop: libuv takes one for each descriptor, and a busy turn is a long one
 _TICK_S = 1.0  # uvicorn writes the Date header anew
 
 
@@ -59,7 +60,8 @@ class Server:
             timeout_graceful_shutdown=DRAIN_S,
         )
         self._server = _Uvicorn(settings)
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        listeners = [self._socket, *(self._socket.dup() for _ in range(_ACCEPTS - 1))]
+        self._task = asyncio.create_task(self._server.serve(sockets=listeners))
         ready = asyncio.create_task(self._server.ready.wait())
         await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import pytest
 
 from echod.config import Config
-from echod.gateway.limits import Buckets, Intake, Lag
+from echod.gateway.limits import Aim, Buckets, Crowd, Intake, Lag, Work
 from echod.gateway.problems import Problem
 
 
@@ -72,6 +73,60 @@ async def test_a_few_stalls_are_not_lateness_and_a_row_of_them_is() -> None:
         while lag.is_watching:
             await asyncio.sleep(0.02)
     assert not lag.is_late
+
+
+async def test_a_stall_that_many_requests_make_is_lateness_at_once() -> None:
+    for arrivals, is_late in ((63, False), (64, True)):
+        lag = Lag()
+        for _ in range(arrivals):
+            lag.arrived()
+        await asyncio.sleep(0)
+        stall()
+        await asyncio.sleep(0.001)
+        assert lag.is_late == is_late
+        lag.close()
+
+
+def test_a_crowd_may_grow_while_it_is_answered_in_time_and_is_cut_when_not() -> None:
+    crowd = Crowd(Aim(within_s=0.5, least=4, first=8, most=10))
+    for _ in range(400):  # full and quick
+        for _ in range(int(crowd.limit)):
+            among = crowd.entered()
+        assert crowd.is_full
+        for _ in range(crowd.size):
+            crowd.left(100.0, 100.4, among)
+    assert (crowd.size, crowd.limit) == (0, 10)
+    for _ in range(10):
+        among = crowd.entered()
+    for _ in range(10):  # one slow round cuts once
+        crowd.left(101.0, 101.6, among)
+    assert crowd.limit == pytest.approx(7)
+    for round in range(10):
+        crowd.left(102.0 + round, 102.6 + round, crowd.entered() + 9)
+    assert crowd.limit == 4
+
+
+def test_few_slow_requests_say_nothing_about_how_many_there_may_be() -> None:
+    crowd = Crowd(Aim(first=8))
+    for _ in range(20):
+        crowd.left(1.0, 31.0, crowd.entered())
+    assert crowd.limit == 8
+
+
+async def test_a_request_takes_one_place_and_leaves_it_once() -> None:
+    crowd = Crowd(Aim(first=1))
+    one, two = Work(crowd), Work(crowd)
+    one.begin()
+    one.begin()
+    assert crowd.size == 1
+    for _ in range(2):
+        with contextlib.suppress(Problem):
+            two.begin()
+        two.end()
+    one.end()
+    one.end()
+    one.begin()
+    assert crowd.size == 0
 
 
 async def test_nothing_is_measured_while_nobody_asks() -> None:
