@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from browser import sample
 from echod.gateway import pages
+from echod.gateway.sse import Event, encoded
 
 
 async def page(request: Request) -> Response:
@@ -36,6 +37,18 @@ async def silence(request: Request) -> Response:
     return StreamingResponse(nothing(), media_type="text/event-stream")
 
 
+async def function_log(request: Request) -> Response:
+    """Lines of two jobs, then nothing more."""
+    closing: asyncio.Event = request.app.state.closing
+
+    async def lines() -> AsyncIterator[bytes]:
+        for line in sample.FUNCTION_LOG:
+            yield encoded(Event("log", line))
+        await closing.wait()
+
+    return StreamingResponse(lines(), media_type="text/event-stream")
+
+
 async def refuse(request: Request) -> Response:
     return JSONResponse({"title": "A preview does nothing"}, 400, media_type="application/problem+json")
 
@@ -44,6 +57,7 @@ app = Starlette(
     routes=[
         Route("/events", silence),
         Route("/jobs/{id}/logs", silence),
+        Route("/functions/{name}/logs", function_log),
         Mount("/static", StaticFiles(directory=pages.STATIC)),
         Route("/{path:path}", page, methods=["GET"]),
         Route("/{path:path}", refuse, methods=["POST"]),

@@ -463,6 +463,8 @@ PENDING_JOB: Json = job(
     2, state="pending", attempts=0, started=None, ended=None, result=None, minted=at(-4), due=at(-4), payload=None
 )
 
+FUNCTION_LOG: list[Json] = [{**line, "job": one["id"]} for one in (DONE_JOB, DEAD_JOB) for line in DEAD_JOB["log"]]
+
 PAGES: dict[str, tuple[str, Json]] = {
     "/": ("functions", {"functions": FUNCTIONS, "errors": ERRORS, "occurrences": OCCURRENCES}),
     "/calm": ("functions", {"functions": FUNCTIONS[:6], "errors": [], "occurrences": OCCURRENCES}),

@@ -14,6 +14,7 @@ from browser.conftest import Opener
 from echod.bus.answers import LogLine
 from echod.gateway.pages import words
 from echod.gateway.pages.draw import bars
+from echod.model.ids import JobId
 from echod.model.job import Done, Error
 from unit.gateway.kit import ERRORS, FUNCTIONS, OLDER, VERSION, Rig, Valkey, function, hold, publish, serving
 
@@ -253,6 +254,49 @@ async def test_a_job_is_followed_from_waiting_to_its_result(rig: Rig, opened: Op
         await expect(page.locator("pre.json").nth(1)).to_contain_text('"b": 2')
         await expect(page.locator(".timeline .span-run.done")).to_have_count(1)
         await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+
+
+async def test_what_a_functions_jobs_write_shows_on_its_page_as_it_is_written(rig: Rig, opened: Opener) -> None:
+    first, second = [await rig.mint("hello.any", number) for number in range(2)]
+
+    async def wrote(job: str, text: str) -> None:
+        line = LogLine(at_ms=rig.bus.clock.now_ms(), attempt=1, stream="log", level="INFO", logger="x", text=text)
+        await rig.bus.log("hello.any", JobId(job), [line])
+
+    await wrote(first, "before")
+    async with opened(f"{base(rig)}/functions/hello.any") as page:
+        lines, heads = page.locator(".log-line .text"), page.locator(".log-try a")
+        await expect(lines).to_have_text(["before"])
+        await wrote(second, "an <b>other</b>")
+        await wrote(first, "the first again")
+        await expect(lines).to_have_text(["before", "an <b>other</b>", "the first again"])
+        await expect(heads).to_have_text([first, second, first])
+        await rig.run("hello.any")  # the page is drawn anew; the log stays
+        await expect(page.locator("tr[data-row] .state.done")).to_have_count(1)
+        await expect(lines).to_have_count(3)
+        await heads.nth(1).click()
+        await page.wait_for_url(f"**/jobs/{second}")
+
+
+async def test_a_functions_log_is_left_while_nobody_looks_and_keeps_within_bounds(rig: Rig, opened: Opener) -> None:
+    job = JobId(await rig.mint("hello.any", 1))
+    lines = [LogLine(at_ms=1, attempt=1, stream="log", level="INFO", logger="x", text=str(n)) for n in range(700)]
+    await rig.bus.log("hello.any", job, lines[:100])
+    async with opened(f"{base(rig)}/functions/hello.any") as page:
+        shown = page.locator(".log-line")
+        await expect(shown).to_have_count(100)
+        await page.evaluate(
+            """() => { globalThis.away = true;
+            Object.defineProperty(document, 'hidden', {get: () => globalThis.away, configurable: true});
+            document.dispatchEvent(new Event('visibilitychange')); }"""
+        )
+        await rig.bus.log("hello.any", job, lines[100:120])
+        await page.evaluate("() => { globalThis.away = false; document.dispatchEvent(new Event('visibilitychange')); }")
+        await expect(shown.last.locator(".text")).to_have_text("119")
+        await expect(shown).to_have_count(100)  # the newest, and none twice
+        await rig.bus.log("hello.any", job, lines[120:])
+        await expect(shown.last.locator(".text")).to_have_text("699")
+        assert await shown.count() <= 500
 
 
 async def test_a_job_that_failed_for_good_shows_why_and_can_be_redriven(rig: Rig, opened: Opener) -> None:

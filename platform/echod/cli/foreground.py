@@ -90,7 +90,7 @@ def _payload(call: Call, function: Callable[..., Any], kind: Any) -> object:
     Raises Unusable, Unfit.
     """
     marks = marks_of(function)
-    hooks = [read_webhook(Reading(mark), frozenset())[0] for mark in reversed(marks) if mark.kind == "webhook"]
+    hooks = [read_webhook(Reading(mark), frozenset()) for mark in reversed(marks) if mark.kind == "webhook"]
     if call.is_request and not hooks:
         raise Unusable(f"--header, --method, --path, --query: expected a @webhook on {call.name}, got none")
     if hooks and (call.is_request or len(hooks) == len(marks) or delivery.names_request(kind)):

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from echod.bus.answers import Entry, Writer
 from echod.errors import BusError
 from echod.gateway.desk import Desk, answer, shortened, unknown_function
+from echod.gateway.guard import withdrawn
 from echod.gateway.jobs import number, once
 from echod.gateway.problems import Problem
 from echod.gateway.sse import MEDIA_TYPE, PING_S, Event, pausing, streamed
@@ -56,7 +57,8 @@ async def logs(desk: Desk, request: Request) -> Response:
             raise unknown_function(name, sorted({*desk.registry.names(), *known}))
     wanted = _wanted(request)
     if MEDIA_TYPE in request.headers.get("accept", ""):
-        return streamed(request, _followed(desk, name, wanted, _place(request.headers.get("last-event-id", ""))))
+        events = _followed(desk, name, wanted, _place(request.headers.get("last-event-id", "")))
+        return streamed(request, events, lambda: withdrawn(request, desk.keyring, "read"))
     lines, truncated, _ = await _newest(desk, name, wanted)
     return answer({"lines": [_view(entry) for entry in lines], "truncated": truncated})
 

@@ -143,20 +143,20 @@ async def test_a_revoked_token_is_out_at_once_on_every_gateway_with_its_sessions
         assert (await two.http.get("/jobs")).status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/events", "/jobs/{id}/logs"])
+@pytest.mark.parametrize("path", ["/events", "/jobs/{id}/logs", "/functions/hello.any/logs"])
 @pytest.mark.parametrize("way", ["token", "session"])
 async def test_an_open_stream_ends_with_its_token_and_others_go_on(server: Valkey, path: str, way: str) -> None:
     async with serving(server, token="s3cret") as one, serving(server, token="another") as two:
         token = await made(one, "ci", "read")
         await made(one, "second", "read")
         path = path.format(id=await two.mint("hello.any", 1, Authorization="Bearer another"))
-        headers = bearer(token)
+        headers, asked = bearer(token), {"Accept": "text/event-stream"}
         if way == "session":
             await two.http.post("/login", data={"token": token})
             headers = {}
         async with (
-            two.http.stream("GET", path, headers=headers) as theirs,
-            two.http.stream("GET", path, headers=bearer("another")) as ours,
+            two.http.stream("GET", path, headers=headers | asked) as theirs,
+            two.http.stream("GET", path, headers=bearer("another") | asked) as ours,
         ):
             gone, stays = asyncio.create_task(drained(theirs)), asyncio.create_task(drained(ours))
             await one.http.delete("/tokens/second", headers=MAIN)  # news that is not about it

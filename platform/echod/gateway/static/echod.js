@@ -12,7 +12,8 @@
  *   rate?: number, p50?: number | null, p95?: number | null, oldest_ms?: number | null, next?: string[],
  *   series?: {done: number[], failed: number[]}}} FunctionJson  as in GET /functions
  * @typedef {{function: string, recurrence: string, due: string, job: string | null, state: string}} OccurrenceJson
- * @typedef {{at: string, attempt: number, stream: string, level: string, logger: string, text: string}} LogJson
+ * @typedef {{at: string, attempt: number, stream: string, level: string, logger: string, text: string,
+ *   job?: string}} LogJson  of a job's own page without its id
  */
 
 (() => {
@@ -28,6 +29,7 @@
   // — spelling —
 
   const NONE = "–";
+  const MOST_LINES = 500; // of a function's log, which has no end
   /** @param {number} value @param {number} digits */
   const floorTo = (value, digits) => (Math.trunc(value * 10 ** digits) / 10 ** digits).toFixed(digits);
 
@@ -507,32 +509,54 @@
     const box = one("[data-log]");
     if (!box) return;
     const keep = /** @type {HTMLInputElement | null} */ (one("[data-follow]"));
-    const stream = new EventSource(box.dataset.log ?? "");
     let fresh = true,
-      attempt = 0;
+      run = "";
     /** @param {MessageEvent<string>} event */
     const add = (event) => {
       /** @type {LogJson} */ const line = JSON.parse(event.data);
       if (fresh) {
         all(".log-line, .log-try", box).forEach((old) => old.remove());
         fresh = false;
-        attempt = 0;
       }
       const empty = one("[data-log-empty]", box);
       if (empty) empty.hidden = true;
-      if (line.attempt && line.attempt !== attempt) {
-        const head = document.createElement("div");
-        head.className = "log-try";
-        head.textContent = `Try ${line.attempt}`;
-        box.append(head);
-        attempt = line.attempt;
-      }
+      const mine = `${line.job ?? ""} ${line.attempt}`;
+      if (line.attempt && mine !== run) box.append(logHead(line));
+      run = mine;
       box.append(logLine(line));
+      while (line.job && box.childElementCount > MOST_LINES) all(".log-line, .log-try", box)[0]?.remove();
       if (keep?.checked) box.scrollTop = box.scrollHeight;
     };
-    stream.addEventListener("log", add);
-    stream.addEventListener("message", add);
-    stream.addEventListener("end", () => stream.close());
+    const open = () => {
+      const stream = new EventSource(box.dataset.log ?? "");
+      stream.addEventListener("log", add);
+      stream.addEventListener("end", () => stream.close());
+      return stream;
+    };
+    let stream = open();
+    if (document.body.dataset.page !== "function") return;
+    // It never ends, and a browser has six connections for all tabs: one that is not looked at gives its own back.
+    document.addEventListener("visibilitychange", () => {
+      stream.close();
+      if (document.hidden) return;
+      fresh = true;
+      run = "";
+      stream = open();
+    });
+  }
+
+  /** Whose lines follow: a try of this job, or one of the function's jobs. @param {LogJson} line */
+  function logHead(line) {
+    const head = document.createElement("div");
+    head.className = "log-try";
+    head.textContent = `Try ${line.attempt}`;
+    if (line.job) {
+      const link = document.createElement("a");
+      link.href = `/jobs/${encodeURIComponent(line.job)}`;
+      link.textContent = line.job;
+      head.prepend(link, " ");
+    }
+    return head;
   }
 
   /** @param {LogJson} line */
@@ -853,10 +877,8 @@
     });
     one(".tabs [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
     follow();
-    if (document.body.dataset.page === "job") {
-      followJob();
-      followLog();
-    }
+    if (document.body.dataset.page === "job") followJob();
+    followLog();
     tick();
     setInterval(tick, 1000);
   });
