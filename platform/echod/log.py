@@ -1,5 +1,7 @@
 """Structured logs to stderr: `noun.past_verb` events with fields, for people or, with ECHOD_LOG=json, as JSON lines.
 
+A verb that serves with --json writes them to stdout, where they are all that it prints.
+
 Small and our own, because every echod process loads it first: the libraries for it bring a tenth of a node's start
 along, and tracebacks that print local variables, and secrets with them.
 """
@@ -26,15 +28,16 @@ class _Way(NamedTuple):
     as_json: bool = False
     level: int = INFO
     coloured: bool = False
+    to_stdout: bool = False
 
 
 _way = _Way()
 
 
-def configure(*, as_json: bool, level: int = INFO) -> None:
+def configure(*, as_json: bool, level: int = INFO, to_stdout: bool = False) -> None:
     """Set up the process's logs; called once, by the CLI."""
     global _way
-    _way = _Way(as_json, level, sys.stderr.isatty() and not os.environ.get("NO_COLOR"))
+    _way = _Way(as_json, level, sys.stderr.isatty() and not os.environ.get("NO_COLOR"), to_stdout)
 
 
 class Logger:
@@ -75,8 +78,9 @@ class Logger:
                 f"\n{trace.rstrip()}" if trace else ""
             )
         try:
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+            stream = sys.stdout if _way.to_stdout else sys.stderr
+            stream.write(line + "\n")
+            stream.flush()
         except (OSError, ValueError):
             pass  # nobody reads it any more: no reason to end what is being logged
 

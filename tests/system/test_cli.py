@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,6 +198,69 @@ def test_a_fresh_project_works_from_its_own_folder(tmp_path: Path) -> None:
         check=False,
     )
     assert "1 passed" in tested.stdout
+
+
+# ---- serving, for programs -------------------------------------------------------------------------------------------
+
+
+def told(node: Node, event: str) -> dict[str, Any]:
+    """The newest line of an event, once there is one. Every line is a JSON object."""
+
+    def found() -> dict[str, Any] | None:
+        lines = [json.loads(line) for line in node.said().splitlines() if line.endswith("}")]
+        assert all({"at", "level", "event", "part"} <= line.keys() for line in lines)
+        return next((line for line in reversed(lines) if line["event"] == event), None)
+
+    return until(found) or {}
+
+
+def test_dev_for_programs_prints_one_line_when_it_is_ready_and_then_what_happens(tmp_path: Path) -> None:
+    node = Node(tmp_path, {"hello.py": SOURCE})
+    try:
+        node.start("dev", "--json")
+        ready = told(node, "node.ready")
+        assert (ready["verb"], ready["url"], ready["errors"]) == ("dev", node.url, [])
+        assert (ready["sandbox"], ready["version"]) == (node.get("/readyz")["sandbox"], node.get("/readyz")["version"])
+        listed = {each["name"]: each["triggers"] for each in node.get("/functions")["functions"]}
+        assert {each["name"]: each["triggers"] for each in ready["functions"]} == listed
+        node.save("hello.py", "def broken(:\n")
+        saved = told(node, "folder.saved")
+        assert (saved["files"], saved["errors"][0]["line"]) == (["hello.py"], 1)
+        node.save("hello.py", SOURCE + "\n")
+        until(lambda: not told(node, "folder.saved")["errors"])
+        assert node.end() == 0
+        assert told(node, "node.draining")["busy"] == 0
+        [json.loads(line) for line in node.said().splitlines()]  # and nothing else, to the end
+    finally:
+        node.close()
+
+
+@pytest.mark.parametrize("role", ["gateway", "pump", "worker"])
+def test_a_role_for_programs_says_when_it_is_ready(node: Node, tmp_path: Path, role: str) -> None:
+    one = Node(tmp_path)
+    try:
+        address = f"unix://{node.state / 'valkey.sock'}"
+        flags = ["--bus", address, "--state", str(tmp_path / "own"), "--sandbox", "minimal", "--json"]
+        one.launch(role, *flags, ECHOD_TOKEN="role-token-0123456789")
+        ready = told(one, "node.ready")
+        assert (ready["verb"], ready["bus"]) == (role, address)
+        assert ready["url"] == (one.url if role == "gateway" else None)
+        assert ready["version"] == node.get("/readyz")["version"]
+        assert "hello.greet" in [each["name"] for each in ready["functions"]]
+        assert one.end() == 0
+        [json.loads(line) for line in one.said().splitlines()]
+    finally:
+        one.close()
+
+
+def test_start_for_programs_without_a_version_says_so(tmp_path: Path) -> None:
+    one = Node(tmp_path)
+    try:
+        one.launch("start", "--state", str(tmp_path / "own"), "--sandbox", "minimal", "--json", ECHOD_TOKEN="t" * 20)
+        ready = told(one, "node.ready")
+        assert (ready["version"], ready["functions"], ready["url"]) == (None, [], one.url)
+    finally:
+        one.close()
 
 
 # ---- run: in the foreground ------------------------------------------------------------------------------------------

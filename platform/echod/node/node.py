@@ -149,7 +149,7 @@ class Node:
                 return await Bus.open(address, app=self._config.app)
             except BusAway as error:
                 if not told:
-                    terminal.say(f"waiting for the bus: {error}")
+                    terminal.waiting(str(error))
                     told = True
                 await asyncio.sleep(AWAY_S)
 

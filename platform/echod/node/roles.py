@@ -90,6 +90,8 @@ class Roles:
         self.keep("beat", Beat(parts.bus, pump="pump" in parts.names, hear=hear).run())
         _log.info("node.started", node=self._node, verb=parts.verb)
         active = parts.registry.active
+        shown = str(Config(bus=parts.address).masked()["bus"])
+        terminal.ready(parts.verb, self.url, shown, parts.walls.level, parts.walls.missing, active)
         if active is None:
             terminal.say("no version deployed; run `echod deploy FOLDER`")
             return
@@ -103,7 +105,7 @@ class Roles:
         parts = self._parts
         if parts.config.reload:
             self.keep("watch", live.run(terminal.saved))
-        if self.url:
+        if self.url and terminal.is_for_people():
             console = Console(parts.bus, live, self.url, parts.config.token, self._quit)
             console.open()
             down.push_async_callback(console.close)
@@ -128,8 +130,7 @@ class Roles:
         if self._metronome is not None:
             self._metronome.cancel()
         if self._supervisor is not None:
-            if busy := sum(workers["busy"] for workers in self._workers().values()):
-                terminal.say(f"waiting for {busy} running job{'s' * (busy > 1)}; once more to stop at once")
+            terminal.draining(sum(workers["busy"] for workers in self._workers().values()))
             await self._supervisor.drain(DRAIN_DEV_S if self._parts.verb == "dev" else DRAIN_S)
 
     def release(self) -> None:

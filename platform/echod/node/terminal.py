@@ -1,4 +1,7 @@
-"""What `dev` and `start` print: where they listen, what they serve, what a save has done. Plain off a terminal."""
+"""What `dev` and `start` print: where they listen, what they serve, what a save has done. Plain off a terminal.
+
+With --json the same goes into the log, which then is all that is printed: a line `node.ready`, then what happens.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +14,73 @@ from typing import Any
 
 import msgspec
 
+from echod import log
 from echod.deploy.live import Saved
 from echod.deploy.publish import place_of
 from echod.errors import Refused
+from echod.gateway.views import load_error_view, trigger_view
 from echod.policy.recurring import rule_of, text_of, zone_of
+from echod.registry.registry import ActiveVersion
 from echofn.manifest import Function, Hmac, LoadError, QueueTrigger, Recurring, Trigger, WebhookTrigger
 
+_log = log.get("node")
+_for_programs = False
 _COLOURED = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
+def configure(*, for_programs: bool) -> None:
+    """Whether programs read this; called once, by the CLI."""
+    global _for_programs
+    _for_programs = for_programs
+
+
 def say(text: str = "") -> None:
-    """One line, at once; a reader that has gone is not our business."""
+    """One line for people, at once; a reader that has gone is not our business."""
+    if _for_programs:
+        return
     try:
         print(text, flush=True)
     except OSError:
         pass
+
+
+def is_for_people() -> bool:
+    """Whether a person sits there, who may press keys."""
+    return not _for_programs
+
+
+def waiting(why: str) -> None:
+    """The bus is not there yet."""
+    say(f"waiting for the bus: {why}")
+    if _for_programs:
+        _log.info("bus.awaited", why=why)
+
+
+def draining(busy: int) -> None:
+    """Told to stop: jobs that run may end."""
+    if busy:
+        say(f"waiting for {busy} running job{'s' * (busy > 1)}; once more to stop at once")
+    if _for_programs:
+        _log.info("node.draining", busy=busy)
+
+
+def ready(
+    verb: str, url: str | None, bus: str, sandbox: str, missing: Iterable[str], active: ActiveVersion | None
+) -> None:
+    """What a program that started this node waits for; triggers and errors are those of GET /functions."""
+    if not _for_programs:
+        return
+    found = [
+        {"name": each.name, "module": each.module, "triggers": [trigger_view(each.name, it) for it in each.triggers]}
+        for each in (active.manifest.functions if active else ())
+    ]
+    faults = [load_error_view(error) for error in active.errors] if active else []
+    version = active.version if active else None
+    lacks = list(missing)
+    _log.info(
+        "node.ready", verb=verb, url=url, bus=bus, sandbox=sandbox, missing=lacks, version=version, functions=found,
+        errors=faults,
+    )  # fmt: skip
 
 
 def banner(verb: str, url: str | None, bus: str, served: str) -> None:
@@ -70,6 +125,9 @@ def errors(found: Iterable[LoadError]) -> None:
 
 def saved(news: Saved) -> None:
     """What a save has done."""
+    if _for_programs:
+        faults = [load_error_view(error) for error in news.errors]
+        _log.info("folder.saved", files=list(news.files), version=news.version, took_ms=news.took_ms, errors=faults)
     files = ", ".join(news.files[:5]) + (f" and {len(news.files) - 5} more" if len(news.files) > 5 else "")
     if news.errors:
         broken = ", ".join(dict.fromkeys(error.file or error.module or "the folder" for error in news.errors))
