@@ -128,13 +128,16 @@ def test_every_verb_has_one_sentence_first() -> None:
         assert re.match(r"-- [A-Z].*\.$", path.read_text().split("\n")[0]), path.name
 
 
-def test_production_takes_the_servers_time_without_an_offset() -> None:
-    assert all(b"offset" not in script.source.replace(b"--<offset>", b"") for script in scripts.library().values())
+def test_production_takes_the_servers_time_and_nothing_drives_it() -> None:
+    library = scripts.library()
+    assert "clock" not in library
+    assert all(b"driven_clock" not in script.source and b"g.clock" not in script.source for script in library.values())
 
 
-def test_only_a_driven_clock_adds_the_offset_and_in_one_place() -> None:
-    for script in scripts.library(offset=True).values():
-        assert script.source.count(b"'offset'") == (b"read_clock" in script.source)
+def test_the_time_is_read_in_one_place_and_a_driven_clock_is_added_there() -> None:
+    assert [path.name for path in FILES if "'TIME'" in path.read_text()] == ["time.lua"]
+    for name, script in scripts.library(driven=True).items():
+        assert script.source.count(b"ms = driven_clock(ms)") == (b"read_clock" in script.source), name
 
 
 def test_settle_is_loaded_under_two_heads() -> None:
@@ -146,7 +149,7 @@ def test_settle_is_loaded_under_two_heads() -> None:
 
 
 def test_every_script_compiles(server: Server) -> None:
-    for library in (scripts.library(), scripts.library(offset=True)):
+    for library in (scripts.library(), scripts.library(driven=True)):
         for script in library.values():
             assert server.command("SCRIPT", "LOAD", script.source) == script.sha
 

@@ -17,6 +17,7 @@ import msgspec
 
 from echod.bus import address as addresses
 from echod.bus.clock import monotonic_ms
+from echod.bus.driving import Driving, driven_ms
 from echod.bus.link import Link
 from echod.bus.logs import Logs
 from echod.bus.minting import Minting
@@ -36,11 +37,11 @@ _message = msgspec.msgpack.Decoder()
 Callback = Callable[..., object]
 
 
-class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading):
+class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, Driving):
     """See the module. Made by `Bus.open`."""
 
-    def __init__(self, address: addresses.Address, app: str, *, offset: bool = False) -> None:
-        super().__init__(app, offset=offset)
+    def __init__(self, address: addresses.Address, app: str, *, driven: bool = False) -> None:
+        super().__init__(app, driven=driven)
         self.wait_channel = self.keys.wait(secrets.token_urlsafe(9))
         self._listeners: dict[str, list[Callback]] = {}
         self.link = Link(address, self._link_changed)
@@ -54,12 +55,13 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading):
         self.on_beat_failed = self._kick
 
     @classmethod
-    async def open(cls, address: str, app: str = "", *, offset: bool = False) -> Bus:
+    async def open(cls, address: str, app: str = "", *, driven: bool = False) -> Bus:
         """Connect. Raises BusAway where nothing answers, BusUnfit where it cannot be used.
 
-        `offset`: scripts add the offset stored by a driven clock to the server's TIME (`dev --clock` and tests only).
+        `driven`: the clock can be moved (`dev --clock` and tests only). A bus that was ever driven is unfit for others:
+        its time may be another than the server's.
         """
-        bus = cls(addresses.parse(address), app, offset=offset)
+        bus = cls(addresses.parse(address), app, driven=driven)
         try:
             await bus.link.open()
             await bus._check_server()
@@ -99,15 +101,23 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading):
         """Call back on news; the answer ends it.
 
         switched(version, generation) · due(queue, in_ms) · cancel(queue, id) · queues(queue) · ended(id) · tokens()
-        · connected() · lost()
+        · clock(now_ms, frozen) · connected() · lost()
         """
         self._listeners.setdefault(kind, []).append(callback)
         return lambda: self._listeners[kind].remove(callback)
 
     async def _check_server(self) -> None:
         sent_ms = monotonic_ms()
-        raw, time = await self.link.commands([("INFO", "server"), ("TIME",)])
-        self.clock.hear(int(time[0]) * 1000 + int(time[1]) // 1000, sent_ms)
+        if self.driven:
+            await self.link.command("SETNX", self.keys.clock, "+0")
+        raw, time, setting = await self.link.commands([("INFO", "server"), ("TIME",), ("GET", self.keys.clock)])
+        if setting is not None and not self.driven:
+            raise BusUnfit(
+                "expected a bus on its server's own clock, got one that `echod dev --clock` drives; "
+                "start with --clock, or with another --state"
+            )
+        self.clock.hear(driven_ms(time, setting), sent_ms)
+        self.clock.frozen = setting is not None and setting[:1] == b"="
         info = dict(line.split(":", 1) for line in raw.decode().splitlines() if ":" in line)
         version = info.get("redis_version", "0.0")
         if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
@@ -144,6 +154,8 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading):
         kind, *rest = _message.decode(data)
         if kind in {"due", "cancel", "queues"}:
             rest[0] = self._names.get(rest[0], rest[0])
+        if kind == "clock":
+            self.heard_clock(*rest)
         self._emit(kind, *rest)
 
     def _emit(self, kind: str, *values: object) -> None:

@@ -1,7 +1,8 @@
 """The bus's clock as this host estimates it, and the lease under which it may make ids.
 
 Two clocks: the server's TIME, which decides everything on the bus, and this host's monotonic one, which only measures
-how long ago we heard the server. No wall clock of this host is ever read.
+how long ago we heard the server. No wall clock of this host is ever read. A driven clock (`dev --clock`, tests) may
+stand still; then nothing passes between two words of the server.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ def monotonic_ms() -> float:
 
 
 class BusClock:
-    """Bus time at the last word from the server, plus monotonic time since."""
+    """Bus time at the last word from the server, plus monotonic time since unless the clock is `frozen`."""
 
     def __init__(self) -> None:
+        self.frozen = False
         self._bus_ms = 0
         self._heard_ms = monotonic_ms()
 
     def now_ms(self) -> int:
-        return self._bus_ms + int(monotonic_ms() - self._heard_ms)
+        return self._bus_ms if self.frozen else self._bus_ms + int(monotonic_ms() - self._heard_ms)
 
     def hear(self, bus_ms: int, sent_ms: float) -> None:
         """The server said `bus_ms` in answer to what was sent at `sent_ms` (monotonic): half the trip is past."""
@@ -47,6 +49,10 @@ class StepWatch:
     def outage(self) -> None:
         """The connection was lost: holders may not have been able to renew."""
         self._outage = self._last is not None
+
+    def driven(self) -> None:
+        """Somebody moved the clock on purpose: what comes now is no step."""
+        self._last = None
 
     def expected_ms(self) -> int:
         """What TIME should be now at the latest; 0 before the first tick; -1 after an outage."""

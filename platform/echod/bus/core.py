@@ -21,12 +21,13 @@ class Core:
     link: Link
     wait_channel: str
 
-    def __init__(self, app: str, *, offset: bool) -> None:
+    def __init__(self, app: str, *, driven: bool) -> None:
         self.keys = key_names.Keys(app)
         self.clock = BusClock()
         self.ids = IdMaker(self.clock)
         self.steps = StepWatch()
-        self.scripts = library(offset=offset)
+        self.driven = driven  # this process's scripts add what drives the clock to TIME
+        self.scripts = library(driven=driven)
         self.token = str(secrets.randbits(47) + 1)  # tells this process's mints from another's; never '0'
         self._bases: dict[str, str] = {}
         self._names: dict[str, str] = {}  # escaped → as people write it

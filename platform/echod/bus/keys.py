@@ -21,7 +21,8 @@
 | `totals` | hash | counters since the queue began |
 
 Global, in one slot, `emq:{~}:…`: `active`, `versions`, `version:<DEP>:<n>`, `nodes`, `queues`, `tokens`, `wake`,
-`hold`, `wire`; channels `news` and `wait:<token>`. Under ECHOD_APP all of them carry `app/` within the braces.
+`hold`, `wire`, `clock` where it is driven; channels `news` and `wait:<token>`. Under ECHOD_APP all of them carry `app/`
+within the braces.
 
 Names of queues, lanes and unique keys: 1–64 of `[A-Za-z0-9_.@-]` stand as they are; anything else is `~` and its
 SHA-256 in base62, with the original kept in the row. Nothing is refused: that would lose webhooks.
@@ -62,7 +63,7 @@ QUEUE_KEYS = frozenset(
     ]
 )
 GLOBAL_KEYS = frozenset(
-    ["active", "versions", "version:", "nodes", "queues", "tokens", "wake", "hold", "wire", "news", "wait:"]
+    ["active", "versions", "version:", "nodes", "queues", "tokens", "wake", "hold", "wire", "clock", "news", "wait:"]
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_.@-]{1,64}\Z")
 
@@ -89,6 +90,7 @@ class Keys:
         self.active = self.everywhere + "active"
         self.versions = self.everywhere + "versions"
         self.wire = self.everywhere + "wire"
+        self.clock = self.everywhere + "clock"
 
     def queue(self, name: str) -> str:
         """The base of a queue's keys."""

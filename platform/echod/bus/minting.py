@@ -23,8 +23,8 @@ class _Batch:
 class Minting(Core):
     """mint."""
 
-    def __init__(self, app: str, *, offset: bool) -> None:
-        super().__init__(app, offset=offset)
+    def __init__(self, app: str, *, driven: bool) -> None:
+        super().__init__(app, driven=driven)
         self._batches: dict[tuple[str, bool], _Batch] = {}
         self._sending: set[asyncio.Task[None]] = set()
 

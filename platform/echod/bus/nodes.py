@@ -19,8 +19,8 @@ BEAT_LIMIT = 500
 class Nodes(Timing):
     """join, beat, leave, and the ids a node may make."""
 
-    def __init__(self, app: str, *, offset: bool) -> None:
-        super().__init__(app, offset=offset)
+    def __init__(self, app: str, *, driven: bool) -> None:
+        super().__init__(app, driven=driven)
         self._node: tuple[NodeId, int, bytes] | None = None
         self.on_beat_failed: Callable[[], None] = lambda: None
 

@@ -29,8 +29,8 @@ Counts = dict[str, int]
 class Reading(Core):
     """job, jobs, stats, metrics, server."""
 
-    def __init__(self, app: str, *, offset: bool) -> None:
-        super().__init__(app, offset=offset)
+    def __init__(self, app: str, *, driven: bool) -> None:
+        super().__init__(app, driven=driven)
         self._past: dict[str, Counts] = {}  # minutes and hours that are over, whose counts no longer change
 
     async def job(self, id: str, *, queue: str | None = None) -> Job | None:

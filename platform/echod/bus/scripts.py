@@ -15,8 +15,8 @@ from importlib import resources
 import msgspec
 
 _FIELD = re.compile(r"-- (KEYS|ARGV|RETURNS|ERRORS|FLAGS|INCLUDE)\s+(.*)\Z")
-_OFFSET_PLACE = "--<offset>"
-_OFFSET = "ms = ms + tonumber(redis.call('GET', KEYS[2] .. 'offset') or 0)"
+_DRIVEN_PLACE = "--<driven>"
+DRIVEN_ONLY = frozenset({"clock"})  # verbs that only a driven clock has
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -82,10 +82,10 @@ def names() -> list[str]:
     return sorted(entry.name[:-4] for entry in folder.iterdir() if entry.name.endswith(".lua"))
 
 
-def compose(name: str, *, freeing: bool = False, offset: bool = False) -> Script:
+def compose(name: str, *, freeing: bool = False, driven: bool = False) -> Script:
     """A verb with its includes, ready to load. `freeing`: under the head that runs when memory is out.
 
-    `offset`: with a driven clock (`dev --clock`, tests); production never asks for it.
+    `driven`: with a driven clock (`dev --clock`, tests); production never asks for it.
     """
     header, body = parse(read(name))
     flag = header.flags.split(" ")[0]
@@ -94,17 +94,22 @@ def compose(name: str, *, freeing: bool = False, offset: bool = False) -> Script
     parts = [head, parse(read("include/keys"))[1], "local q, g = space(KEYS[1]), space(KEYS[2])"]
     if header.argv:
         parts.append(f"local {', '.join(header.argv)} = unpack(ARGV)")
-    parts += [parse(read(f"include/{include}"))[1] for include in header.include]
-    source = "\n".join([*parts, body])
-    if offset:
-        source = source.replace(_OFFSET_PLACE, _OFFSET)
-    raw = source.encode()
+    parts += [_included(include, driven=driven) for include in header.include]
+    raw = "\n".join([*parts, body]).encode()
     return Script(name, header.argv, raw, hashlib.sha1(raw).hexdigest().encode())
 
 
+def _included(name: str, *, driven: bool) -> str:
+    """An include's body; the one place where the clock is read is where it may be driven."""
+    body = parse(read(f"include/{name}"))[1]
+    if driven and name == "time":
+        return parse(read("include/driven"))[1] + body.replace(_DRIVEN_PLACE, "ms = driven_clock(ms)")
+    return body
+
+
 @functools.cache
-def library(*, offset: bool = False) -> dict[str, Script]:
+def library(*, driven: bool = False) -> dict[str, Script]:
     """All scripts by verb; `settle!` is settle under its freeing head."""
-    found = {name: compose(name, offset=offset) for name in names()}
-    found["settle!"] = compose("settle", freeing=True, offset=offset)
+    found = {name: compose(name, driven=driven) for name in names() if driven or name not in DRIVEN_ONLY}
+    found["settle!"] = compose("settle", freeing=True, driven=driven)
     return found

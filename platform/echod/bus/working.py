@@ -16,6 +16,7 @@ import msgspec
 from echod.bus.answers import Blocked, ClaimAnswer, ExtendAnswer, SettleAnswer
 from echod.bus.clock import monotonic_ms
 from echod.bus.core import Core
+from echod.bus.driving import driven_ms
 from echod.bus.rows import child_of, claimed, hold_row, pack, verdict_row
 from echod.bus.wire import Argument
 from echod.errors import BusAway, BusFull
@@ -46,8 +47,8 @@ class _Desk:
 class Working(Core):
     """claim, settle, extend and what goes with a run."""
 
-    def __init__(self, app: str, *, offset: bool) -> None:
-        super().__init__(app, offset=offset)
+    def __init__(self, app: str, *, driven: bool) -> None:
+        super().__init__(app, driven=driven)
         self._desks: dict[tuple[str, str], _Desk] = {}
         self.popped: set[str] = set()  # queues whose bell this bus popped and has not answered yet
 
@@ -173,8 +174,10 @@ class Working(Core):
     async def sweep_out(self, queue: str, *, older_ms: int = 1000) -> list[Child]:
         """Children whose settle is at least that long ago and that nobody cleared. A bounded part of them."""
         sent_ms = monotonic_ms()
-        time, (_, stored) = await self.link.commands([("TIME",), ("HSCAN", f"{self.base(queue)}out", 0, "COUNT", 500)])
-        now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+        time, setting, (_, stored) = await self.link.commands(
+            [("TIME",), ("GET", self.keys.clock), ("HSCAN", f"{self.base(queue)}out", 0, "COUNT", 500)]
+        )
+        now_ms = driven_ms(time, setting)
         self.clock.hear(now_ms, sent_ms)
         children = [child_of(stored[index]) for index in range(1, len(stored), 2)]
         return [child for since_ms, child in children if since_ms <= now_ms - older_ms]

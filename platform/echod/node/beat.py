@@ -1,4 +1,5 @@
-"""The one beat of a process: every 20 s, and at once after a reconnect, it renews the node's lease and hears the news.
+"""The one beat of a process: every 20 s it renews the node's lease and hears the news; at once after a reconnect, and
+when a driven clock was moved.
 
 The answer goes to everybody who asked for it: the pump ticks by it, the registry learns of a switch that it missed. A
 node whose lease ran out, because it was frozen for a minute, is leased another number by the bus and goes on.
@@ -26,11 +27,12 @@ class Beat:
 
     async def run(self) -> None:
         """Beat until cancelled."""
-        forget = self._bus.on("connected", lambda *_: self._loop.wake())
+        forget = [self._bus.on(kind, lambda *_: self._loop.wake()) for kind in ("connected", "clock")]
         try:
             await self._loop.run()
         finally:
-            forget()
+            for each in forget:
+                each()
 
     async def turn(self) -> Report:
         """One beat."""

@@ -199,6 +199,8 @@ class Pump:
         self._loop.wake()
 
     def _tick_in(self, queue: str, in_ms: int) -> bool:
+        if in_ms > 0 and self._bus.clock.frozen:
+            return False  # the clock stands still: nothing comes before somebody moves it, and the beat is told then
         return self._agenda.bring_forward(queue, self._now_s() + in_ms / 1000 + self._delay_s)
 
     @staticmethod

@@ -35,7 +35,7 @@ local function own(unique, id)
   redis.call('DEL', key)
   if unique[2] == 't' then
     redis.call('HSET', key, 'o', id, 'm', 't', 'b', unique[4], 'x', now + unique[3])
-    redis.call('PEXPIREAT', key, now + unique[3])
+    redis.call('PEXPIRE', key, unique[3])
   else
     redis.call('HSET', key, 'o', id, 'm', unique[2], 'b', unique[4])
   end
