@@ -73,11 +73,12 @@ OPTIONS = {
 
 
 class Embedded:
-    """The server of one state folder."""
+    """The server of one state folder. Not `durable`: what it holds ends with it, for tests."""
 
-    def __init__(self, state: Path, binary: Path) -> None:
+    def __init__(self, state: Path, binary: Path, *, durable: bool = True) -> None:
         self._state = state.absolute()
         self._binary = binary
+        self._options = OPTIONS if durable else {**OPTIONS, "appendonly": "no"}
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
 
@@ -96,7 +97,7 @@ class Embedded:
         log_file = self._state / LOG
         with contextlib.suppress(FileNotFoundError):
             log_file.replace(log_file.with_suffix(".log.1"))
-        options = [word for name, value in OPTIONS.items() for word in (f"--{name}", value)]
+        options = [word for name, value in self._options.items() for word in (f"--{name}", value)]
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", "-c", _BECOME_SERVER, str(os.getpid()), str(self._binary), *options,
             start_new_session=True,  # ctrl-c is for the node, which ends the server last

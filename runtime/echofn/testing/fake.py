@@ -1,0 +1,138 @@
+"""A context that stands on nothing: to call a function as the plain function it is, and to see what it asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from echofn import codec
+from echofn.children import Children, instant_ms
+from echofn.context import Context
+from echofn.frames import Job
+from echofn.testing.names import package_around
+from echofn.units import duration_ms
+
+START = datetime(2026, 1, 5, tzinfo=UTC)  # a Monday: where the clock of every test stands at first
+
+
+class Enqueued(NamedTuple):
+    """One `ctx.enqueue`. `function` is the name ("shop.pack"), `payload` the object that was given."""
+
+    id: str
+    function: str
+    payload: Any
+    lane: str | None = None
+    delay: str | float | timedelta | None = None
+    at: datetime | str | None = None
+    unique: str | None = None
+    priority: int | None = None
+
+
+class FakeContext(Context):
+    """A `Context` that remembers. What an enqueue refuses in production (a payload that does not fit) it refuses, too.
+
+    `enqueued`: the calls of `ctx.enqueue`, in order · `progressed`: (fraction, note) of each `ctx.progress` ·
+    `records`: what `ctx.log` was given, as `logging` records; `lines`: their texts.
+    """
+
+    def __init__(self, run: _Run) -> None:
+        stand_in: Any = run
+        super().__init__(stand_in)
+        self.enqueued: list[Enqueued] = []
+        self.progressed = run.progressed
+        self.records = run.session.logger.records
+        self._stand_in = run
+
+    @property
+    def lines(self) -> list[str]:
+        return [record.getMessage() for record in self.records]
+
+    def enqueue(
+        self,
+        function: Callable[..., Any] | str,
+        payload: object = None,
+        *,
+        lane: str | None = None,
+        delay: str | float | timedelta | None = None,
+        at: datetime | str | None = None,
+        unique: str | None = None,
+        priority: int | None = None,
+    ) -> str:
+        self._stand_in.children = Children(len(self.enqueued) + 1, package_around(function))
+        id = super().enqueue(function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority)
+        (child,) = self._stand_in.children.close()
+        self.enqueued.append(Enqueued(id, child.function, payload, lane, delay, at, unique, priority))
+        return id
+
+
+def fake_context(
+    *,
+    function: str = "test.function",
+    job_id: str = "JOB00000000000",
+    attempt: int = 1,
+    last_attempt: bool = False,
+    fence: int | None = None,
+    lane: str = "-",
+    due: datetime = START,
+    previous: datetime | None = None,
+    next: datetime | None = None,
+    manual: bool = False,
+    timeout: str | float | timedelta = "60s",
+    version: str = "DEP00000000000",
+    env: str = "dev",
+) -> FakeContext:
+    """A context for a call of a handler in a test. Each argument is what the attribute of that name answers.
+
+    Times stand still at `due`, with their zone; ids of enqueued jobs are JOB00000000001, JOB00000000002, … `fence` is
+    the attempt unless given.
+    """
+    due_ms = instant_ms(due)
+    job = Job(
+        id=job_id,
+        payload=codec.NIL,
+        attempt=attempt,
+        last_attempt=last_attempt,
+        fence=attempt if fence is None else fence,
+        lane=lane,
+        due_ms=due_ms,
+        previous_ms=None if previous is None else instant_ms(previous),
+        next_ms=None if next is None else instant_ms(next),
+        timeout_ms=duration_ms(timeout),
+        first_child=1,
+        manual=manual,
+    )
+    session = SimpleNamespace(
+        function=SimpleNamespace(name=function), version=version, env=env, logger=_Logger(function)
+    )
+    return FakeContext(_Run(job, session, due_ms))
+
+
+class _Run:
+    """As much of a run as a context asks for."""
+
+    def __init__(self, job: Job, session: SimpleNamespace, now_ms: int) -> None:
+        self.job = job
+        self.session = session
+        self.now_ms = now_ms
+        self.children = Children(1, "")
+        self.progressed: list[tuple[float, str]] = []
+
+    def progress(self, fraction: float, note: str, *, at_once: bool) -> None:
+        """All of them, also those that a worker would leave out as too many."""
+        self.progressed.append((fraction, note))
+
+
+class _Logger(logging.Logger):
+    """Keeps its records, and passes them on: `caplog` and the report of a failed test see them, too."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, logging.INFO)
+        self.records: list[logging.LogRecord] = []
+        self.parent = logging.getLogger()
+
+    def handle(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+        super().handle(record)
