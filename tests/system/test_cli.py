@@ -197,7 +197,7 @@ def test_a_fresh_project_works_from_its_own_folder(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert "1 passed" in tested.stdout
+    assert "2 passed" in tested.stdout
 
 
 # ---- serving, for programs -------------------------------------------------------------------------------------------

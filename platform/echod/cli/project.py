@@ -35,16 +35,25 @@ def beat() -> str:
     """Show that the clock ticks."""
     return "alive"
 ''',
-    "tests/test_hello.py": '''"""Functions are plain functions: call them."""
+    "tests/test_hello.py": '''"""Functions are plain functions. A bus of the test's own runs what is due, as time passes."""
 
-from types import SimpleNamespace
+from echofn.testing import Bus, bus, fake_context
+from functions import hello, pulse
 
-from functions.hello import greet
+__all__ = ["bus"]  # a pytest fixture: importing it is all there is to do
 
 
 def test_greet_says_hello() -> None:
-    ctx = SimpleNamespace(attempt=1, log=SimpleNamespace(info=lambda *_: None))
-    assert greet({"name": "Ada"}, ctx) == {"hello": "Ada", "attempt": 1}
+    ctx = fake_context()
+    assert hello.greet({"name": "Ada"}, ctx) == {"hello": "Ada", "attempt": 1}
+    assert ctx.lines == ["greeting Ada"]
+
+
+def test_the_pulse_beats_three_times_a_minute(bus: Bus) -> None:
+    bus.load(pulse)
+    bus.advance("1m")
+    bus.run_due()
+    assert [job.result for job in bus.jobs(pulse.beat)] == ["alive", "alive", "alive"]
 ''',
     "pyproject.toml": """[tool.pytest.ini_options]
 pythonpath = ["."]
@@ -54,6 +63,7 @@ testpaths = ["tests"]
 
 `echod dev` serves the functions in `functions/` and runs new code on save.
 `echod invoke hello.greet --data '{{"name": "Ada"}}' --wait` calls one.
+`pytest` runs the tests in `tests/`.
 """,
     ".gitignore": """.echod/
 .env
