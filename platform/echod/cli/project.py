@@ -35,7 +35,7 @@ def beat() -> str:
     """Show that the clock ticks."""
     return "alive"
 ''',
-    "tests/test_hello.py": '''"""Functions are plain functions. A bus of the test's own runs what is due, as time passes."""
+    "tests/test_hello.py": '''"""Functions are plain functions; a bus of its own runs what is due as time passes."""
 
 from echofn.testing import Bus, bus, fake_context
 from functions import hello, pulse

@@ -71,7 +71,7 @@ def ready(
     if not _for_programs:
         return
     found = [
-        {"name": each.name, "module": each.module, "triggers": [trigger_view(each.name, it) for it in each.triggers]}
+        {"name": each.name, "module": each.module, "triggers": [trigger_view(each, it) for it in each.triggers]}
         for each in (active.manifest.functions if active else ())
     ]
     faults = [load_error_view(error) for error in active.errors] if active else []

@@ -10,6 +10,7 @@ import asyncio
 import bdb
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -96,7 +97,7 @@ class Hands:
     async def _write(self, queue: str, lease: Lease, said: list[_Said]) -> None:
         if not said:
             return
-        journal = Journal(queue, self._bus, self._spawn)
+        journal = Journal(queue, self._bus, self._spawn, os.environ)
         for each in said:
             match each:
                 case frames.Output():
