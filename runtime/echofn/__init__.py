@@ -8,7 +8,7 @@ def send_invoice(payload: dict, ctx: Context) -> str: ...
 
 from __future__ import annotations
 
-from echofn.annotations import cron, every, queue, webhook
+from echofn.annotations import cron, every, lifespan, queue, webhook
 from echofn.verdicts import Cancel, Fail, Retry, Snooze
 from echofn.verifiers import basic, bearer, hmac
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from echofn.request import Request
 
 __all__ = ["Cancel", "Context", "Fail", "Request", "Retry", "Snooze"]
-__all__ += ["basic", "bearer", "cron", "every", "hmac", "queue", "webhook"]
-
-_LATER = {"lifespan"}
+__all__ += ["basic", "bearer", "cron", "every", "hmac", "lifespan", "queue", "webhook"]
 
 
 def __getattr__(name: str) -> object:
@@ -34,6 +32,4 @@ def __getattr__(name: str) -> object:
 
         globals()["Request"] = Request
         return Request
-    if name in _LATER:
-        raise ImportError(f"echofn.{name} is not in this version of echofn", name="echofn")
     raise AttributeError(f"module 'echofn' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Annotations: `queue`, `cron`, `every` and `webhook` record what a handler's author wrote, and judge nothing.
+"""Annotations: `queue`, `cron`, `every`, `webhook`, `lifespan` record what a handler's author wrote, and judge nothing.
 
 An annotation hands the function back unchanged and leaves a `Mark` on it (kind, file, line, options). Discovery reads
 the marks after the import and does all the refusing, so that a mistake is reported with its place and hurts no other
@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         until: Literal["done", "started"] | Duration = "done",
         max_pending: int | None = None,
         memory: str | int = "512MB",
+        per_worker: int = 10,
         tmp: str | int = "64MB",
         network: bool | Sequence[int] = False,
         processes: int = 0,
@@ -172,6 +173,13 @@ if TYPE_CHECKING:
         """A job for every verified request to `path`."""
         ...
 
+    @overload
+    def lifespan(function: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
+    def lifespan(*, startup_timeout: Duration = "30s") -> Annotation: ...
+    def lifespan(function: Any = None, /, **options: Any) -> Any:
+        """What a module's workers have from before their first job until after their last: `ctx.state`."""
+
 else:
 
     def _is_bare(arguments, options):
@@ -203,3 +211,10 @@ else:
         if _is_bare(arguments, options):
             return Mark("webhook", (), {}).on(arguments[0])
         return Mark("webhook", arguments, options).on
+
+    def lifespan(*arguments, **options):
+        """A generator whose first part runs in each worker before its jobs, and whose rest after them: it yields once,
+        and what it yields is `ctx.state`. `@lifespan` and `@lifespan(startup_timeout="1m")` both work."""
+        if _is_bare(arguments, options):
+            return Mark("lifespan", (), {}).on(arguments[0])
+        return Mark("lifespan", arguments, options).on

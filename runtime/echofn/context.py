@@ -88,8 +88,8 @@ class Context:
 
     @property
     def deadline(self) -> datetime:
-        """When this run is stopped."""
-        return _instant(self._run.now_ms + self._job.timeout_ms)
+        """When this run is to end."""
+        return _instant(self._run.now_ms + self._job.timeout_ms + self._run.extended_ms)
 
     @property
     def version(self) -> str:
@@ -139,19 +139,31 @@ class Context:
         )
         return "JOB" + _base62(number)
 
-    # ---- not in this version ----
-
     def extend(self, duration: str | float | timedelta) -> None:
-        """This run's deadline, later."""
-        raise NotImplementedError("ctx.extend is not in this version of echod; set timeout= on @queue")
+        """Move this run's deadline by so much ("5m", seconds, timedelta), to at most 7 days after its start.
 
-    @property
-    def state(self) -> Any:
-        raise NotImplementedError("ctx.state comes with @lifespan, which is not in this version of echod")
+        Raises ValueError for what is no duration, RuntimeError once the run is to end.
+        """
+        from echofn.units import duration_ms  # only a handler that waits pays for it
+
+        self._run.extend(duration_ms(duration))
 
     @property
     def cancelled(self) -> bool:
-        raise NotImplementedError("ctx.cancelled is not in this version of echod")
+        """Whether this run is to end: somebody cancelled the job, or its deadline has passed.
+
+        A sync handler that runs for long asks now and then, and returns or raises when it is told so; whoever has asked
+        is given 5 s after its deadline, whoever has not is ended at it. In an async handler an `await` raises
+        CancelledError instead. A run that knew and ended is cancelled (or timed out), whatever it returned.
+        """
+        return self._run.is_asked()
+
+    @property
+    def state(self) -> Any:
+        """What the module's @lifespan yielded: `ctx.state.http`, or the object itself where that is no mapping."""
+        return self._session.state
+
+    # ---- not in this version ----
 
     @property
     def jobs(self) -> Any:

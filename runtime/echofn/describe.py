@@ -15,6 +15,7 @@ import msgspec
 
 from echofn import codec, delivery, masking
 from echofn.annotations import Mark, attribute_of, marks_of, name_of, recorded
+from echofn.lifespans import NOBODYS, read_lifespan
 from echofn.manifest import (
     CronTrigger,
     EveryTrigger,
@@ -42,17 +43,26 @@ def describe(
     functions: list[Function] = []
     errors: list[LoadError] = []
     scope = vars(module)
-    marks = [mark for mark in recorded if mark.scope is scope]
+    marks = [mark for mark in recorded if mark.scope is scope and mark.kind != "lifespan"]
+    lifespans = [mark for mark in recorded if mark.scope is scope and mark.kind == "lifespan"]
+    startup_ms, misfits = read_lifespan(lifespans)
     found: set[int] = set()
     for target in _annotated(scope):
-        mine = [mark for mark in marks_of(target) if mark.scope is scope]
+        mine = [mark for mark in marks_of(target) if mark.scope is scope and mark.kind != "lifespan"]
+        if not mine:
+            continue
         found.update(map(id, mine))
         judged = _judge(target, mine, name, file, folder.package, declared, defaults)
         if isinstance(judged, Function):
-            functions.append(judged)
+            functions.append(msgspec.structs.replace(judged, startup_ms=startup_ms))
         else:
             errors.extend(judged)
     errors.extend(_refusal(name, file, mark.line, _why_unreachable(mark)) for mark in marks if id(mark) not in found)
+    if lifespans and not marks:
+        misfits.append((lifespans[0].line, NOBODYS))
+    if misfits:
+        functions.clear()  # they would run without what they rely on
+        errors.extend(_refusal(name, file, line, text) for line, text in misfits)
     functions.sort(key=lambda function: function.line)
     errors.sort(key=lambda error: error.line or 0)
     return tuple(functions), tuple(errors)
@@ -94,6 +104,11 @@ def _judge(
     except Refused as refused:
         refuse(first, str(refused))
     policy, triggers = _options(marks, shape, refuse, declared, defaults)
+    is_async = inspect.iscoroutinefunction(target)
+    if not is_async and (mark := next((mark for mark in marks if mark.options.get("per_worker", 1) != 1), None)):
+        refuse(
+            mark.line, "per_worker=: a worker runs one job of a sync function at a time; write async def, or remove it"
+        )
     name = name_of(target, package)
     try:
         function_name(name)
@@ -112,7 +127,7 @@ def _judge(
         triggers=tuple(triggers),
         takes_payload=shape.takes_payload,
         takes_context=shape.takes_context,
-        is_async=inspect.iscoroutinefunction(target),
+        is_async=is_async,
         payload_schema=payload_schema,
         result_schema=_schema(shape.result_type, "result", lambda _text: None),
         doc=_first_line(target),

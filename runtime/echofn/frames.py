@@ -3,12 +3,15 @@
 A frame is a 4-byte big-endian length and that many bytes of msgpack. Between supervisor and base it is one datagram
 of a SOCK_SEQPACKET pair without the length (descriptors ride along by SCM_RIGHTS). The supervisor trusts nothing a
 worker sends: the length is checked against a cap before anything is read, the kinds are a closed union, an answer
-belongs to the channel it came on and is matched by position (`index` within the run frame), never by an id inside.
+belongs to the channel it came on and is matched by position (`index`: how many jobs were handed over on this channel
+before), never by an id inside.
 
-Order on a worker's channel: `Ready` or `Failed` once; then per `Run` frame, for each job in turn, `Begun(index)` and
-one `Ended(index, …)`. A sync worker sends `Begun` for job k+1 in the same write as `Ended` for job k, so a batch
-costs one write a job. `Output` and `Progress` may come at any time between a job's `Begun` and its `Ended`. Times in
-a frame are durations or monotonic differences in microseconds, never wall time: the supervisor puts them on the bus's
+Order on a worker's channel: `Imported` where the module has a lifespan, then `Ready`, or `Failed`, once; then, for
+each job in the order in which they were handed over, `Begun(index)` and one `Ended(index, …)`. A sync worker ends a
+job before it begins the next; an async one has at most `per_worker` begun and not ended, and ends them in any order.
+`Begun` of a next job rides in the same write as the `Ended` that made room for it, so a batch costs one write a job.
+`Output`, `Progress`, `Extend` and `Listens` may come at any time between a job's `Begun` and its `Ended`. Times in a
+frame are durations or monotonic differences in microseconds, never wall time: the supervisor puts them on the bus's
 clock.
 """
 
@@ -27,6 +30,7 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 MAX_CHILDREN = 1000
+MAX_RUN_MS = 7 * 86_400_000  # of one run, however often it asks for more: a worker's CPU is bounded by as much
 
 
 # ---- supervisor -> base -------------------------------------------------------------------------------------------
@@ -99,7 +103,7 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     due_ms: int
     previous_ms: int | None  # recurrences: the due instants around this one
     next_ms: int | None
-    timeout_ms: int
+    timeout_ms: int  # from its Begun
     first_child: int  # snowflakes reserved for ctx.enqueue: first, first + 1, …
     manual: bool = False
 
@@ -113,10 +117,20 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
     """Finish what has begun, begin nothing more, exit 0."""
 
 
-ToWorker = Run | Stop
+class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):
+    """End this run: what has begun is told, what has not never begins. The kill follows after the grace."""
+
+    index: int
+
+
+ToWorker = Run | Stop | Cancel
 
 
 # ---- worker -> supervisor -----------------------------------------------------------------------------------------
+
+
+class Imported(msgspec.Struct, frozen=True, tag="imported", array_like=True):
+    """The module is there; its lifespan starts."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
@@ -125,11 +139,12 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
-    """The walls or the import failed; the worker exits."""
+    """The walls, the import or the lifespan's start failed; the worker exits."""
 
     exception: str
     message: str
     traceback: str
+    cause: str = "error"  # error | wall:…
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun", array_like=True):
@@ -171,6 +186,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", array_like=True):
     after_ms: int | None = None  # Retry(after=), Snooze
     reason: str = ""  # Fail, Cancel
     children: tuple[Child, ...] = ()
+    obeyed: bool = False  # it knew that it was to end: by ctx.cancelled, or by a CancelledError
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", array_like=True):
@@ -190,7 +206,20 @@ class Progress(msgspec.Struct, frozen=True, tag="progress", array_like=True):
     note: str
 
 
-FromWorker = Ready | Failed | Begun | Ended | Output | Progress
+class Extend(msgspec.Struct, frozen=True, tag="extend", array_like=True):
+    """The run asks for a later deadline."""
+
+    index: int
+    by_ms: int
+
+
+class Listens(msgspec.Struct, frozen=True, tag="listens", array_like=True):
+    """The run hears a Cancel. A sync one says so when it first asks, an async one when it is told."""
+
+    index: int
+
+
+FromWorker = Imported | Ready | Failed | Begun | Ended | Output | Progress | Extend | Listens
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_base = msgspec.msgpack.Decoder(ToBase).decode

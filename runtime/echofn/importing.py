@@ -169,7 +169,10 @@ def _source_of(path: str) -> bytes:
 
 
 def _at_import(refusal: Refusal, failure: LoadError) -> str:
-    advice = "a module is imported with everything closed, whatever its functions open; do this when a job runs"
+    advice = "a module is imported with everything closed, whatever its functions open; do this "
+    if refusal.wall == "network":
+        advice += "in a @lifespan, which runs in each worker before its first job, or "
+    advice += "when a job runs"
     return f"blocked by echod: {refusal.what}: {advice}. It ended as {failure.message}"
 
 

@@ -56,6 +56,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     batch: int | None = None  # at most so many payloads of one lane a run, as a list; None: one, as it is
     batch_wait_ms: int = 0  # how long a lane with fewer waits for more
     redact: tuple[str, ...] = ()  # paths into the payload, or into a webhook's request: what nobody is shown
+    per_worker: int = 10  # runs at once on the loop of one worker, async functions only
 
 
 class QueueTrigger(msgspec.Struct, frozen=True, tag="queue"):
@@ -132,6 +133,12 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True):
     result_schema: dict[str, Any] | None = None
     doc: str = ""  # first line of the docstring
     secrets: tuple[str, ...] = ()  # the names in secrets= and secret= of its whole module
+    startup_ms: int | None = None  # time for the start of its module's lifespan; None: there is none
+
+    @property
+    def at_once(self) -> int:
+        """How many jobs one worker runs at a time."""
+        return self.policy.per_worker if self.is_async else 1
 
 
 class LoadError(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -18,13 +18,14 @@ T = TypeVar("T")
 
 QUEUE = frozenset(
     {"name", "lane", "retries", "backoff", "timeout", "workers", "priority", "unique", "until", "max_pending"}
-    | {"memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets", "redact"}
+    | {"memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets", "redact", "per_worker"}
 )
 ONE_FUNCTIONS_OWN = frozenset({"name", "secrets"})  # no default for all: secrets are given to those that name them
 CRON = frozenset({"tz", "name", "missed", "cap", "payload"})
 EVERY = frozenset({"anchor", "name", "missed", "cap", "payload"})
 WEBHOOK = QUEUE | {"verify", "secret"}
-KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY, "webhook": WEBHOOK}
+LIFESPAN = frozenset({"startup_timeout"})
+KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY, "webhook": WEBHOOK, "lifespan": LIFESPAN}
 _LATER_FOR_ALL = frozenset({"env", "enabled"})
 LATER = {
     "queue": _LATER_FOR_ALL
@@ -35,7 +36,6 @@ LATER = {
         "rate",
         "lane_concurrency",
         "lane_rate",
-        "per_worker",
         "batch",
         "payload",
     }
@@ -44,6 +44,7 @@ LATER = {
     "every": _LATER_FOR_ALL | {"overlap", "jitter"},
 }
 LATER["webhook"] = LATER["queue"] - {"payload"}
+LATER["lifespan"] = frozenset()
 
 
 class Reading:
@@ -99,6 +100,7 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         max_pending=reading.take("max_pending", base.max_pending, values.optional(values.whole(1, 1_000_000_000))),
         priority=reading.take("priority", base.priority, values.whole(-1_000_000, 1_000_000)),
         redact=_both(base.redact, reading.take("redact", (), values.redact if is_queue else values.request_paths)),
+        per_worker=reading.take("per_worker", base.per_worker, values.whole(1, 1_000)),
     )
 
 

@@ -7,6 +7,7 @@ and translate. Code that swallows a refusal and returns is fine. Refused files s
 
 from __future__ import annotations
 
+import contextvars
 import errno
 import ipaddress
 import os
@@ -38,13 +39,23 @@ class Refusal(NamedTuple):
     is_option: bool = True  # the remedy is an option of @queue
 
 
+class _First:
+    """A place for the first refusal of a run."""
+
+    __slots__ = ("refusal",)
+
+    def __init__(self) -> None:
+        self.refusal: Refusal | None = None
+
+
 class Refusals:
-    """The first refusal since `begin`."""
+    """The first refusal since `begin`: of this process, or of a run that begins `apart` from others, by its context."""
 
     def __init__(self, level: str, opened: Openings, root: str, tmp: str) -> None:
         self.tmp = tmp  # as user code sees it
         self._level, self._opened, self._root = level, opened, root
-        self._first: Refusal | None = None
+        self._first = _First()
+        self._apart: contextvars.ContextVar[_First] = contextvars.ContextVar("echofn_refused")
         self._aims: dict[int, tuple[str, int | None]] = {}  # thread -> where it last asked to go
 
     def watch(self) -> None:
@@ -52,21 +63,28 @@ class Refusals:
         if self._level in _WALLED:
             sys.addaudithook(self._heard)
 
-    def begin(self) -> None:
-        """A run begins: what was refused before is not its doing."""
-        self._first = None
+    def begin(self, *, apart: bool = False) -> None:
+        """A run begins: what was refused before is not its doing. `apart`: others go on beside it."""
+        if apart:
+            self._apart.set(_First())
+            return
+        self._first.refusal = None
         if self._aims:
             self._aims.clear()
 
     def behind(self, error: BaseException) -> Refusal | None:
         """What refusal an exception comes from, if any."""
-        return self._first or next(filter(None, map(self._in_file_system, _chain(error))), None)
+        return self._apart.get(self._first).refusal or next(
+            filter(None, map(self._in_file_system, _chain(error))), None
+        )
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         """The audit hook. It raises nothing, whatever it is handed."""
-        if self._first is None and (event.startswith("socket.") or event in _STARTS):
+        if event.startswith("socket.") or event in _STARTS:
             try:
-                self._first = self._network(event, arguments) if event not in _STARTS else self._start(arguments)
+                first = self._apart.get(self._first)
+                if first.refusal is None:
+                    first.refusal = self._network(event, arguments) if event not in _STARTS else self._start(arguments)
             except Exception:
                 pass  # arguments of a shape that the call itself is about to refuse
 

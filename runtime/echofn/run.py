@@ -21,7 +21,7 @@ from echofn import capture, codec, delivery
 from echofn.children import Children
 from echofn.context import Context
 from echofn.faults import MAX_MESSAGE, fault_of, message_of, safe, traceback_of, type_of
-from echofn.frames import MAX_RESULT_BYTES, Ended, Fault, Job, Progress, framed
+from echofn.frames import MAX_RESULT_BYTES, MAX_RUN_MS, Ended, Extend, Fault, Job, Progress, framed
 from echofn.masking import Mask, leaves_of
 from echofn.refusals import Refusal, told
 from echofn.verdicts import Cancel, Fail, Retry, Snooze, Verdict
@@ -32,23 +32,63 @@ if TYPE_CHECKING:
     from echofn.worker import Session
 
 
+class Meter:
+    """The process's CPU time, shared out equally among the runs that are under way.
+
+    Exact for a run that is alone. Of runs side by side nobody can say whose an instant was: their bills are
+    approximate, and add up.
+    """
+
+    def __init__(self) -> None:
+        self._each_s = 0.0  # what a run would have been billed that was there from the start
+        self._last_s = 0.0
+        self._runs = 0
+
+    def begin(self) -> float:
+        """A run is there. Gives what `end` asks for."""
+        self._turn(time.process_time())
+        self._runs += 1
+        return self._each_s
+
+    def end(self, began_s: float, now_s: float) -> float:
+        """A run is over: its CPU seconds, given the process's own."""
+        self._turn(now_s)
+        self._runs -= 1
+        return max(self._each_s - began_s, 0.0)
+
+    def _turn(self, now_s: float) -> None:
+        if self._runs:
+            self._each_s += (now_s - self._last_s) / self._runs
+        self._last_s = now_s
+
+
 class Run:
     """What belongs to one run and is over with it."""
 
-    __slots__ = ("_children", "_cpu", "_late_progress", "_start", "index", "job", "lines", "mask", "now_ms", "session")
+    __slots__ = (
+        "_children", "_cpu", "_late_progress", "_start", "_told", "asked", "extended_ms", "index", "job", "lines",
+        "listens", "mask", "now_ms", "saw", "session", "within",
+    )  # fmt: skip
 
     def __init__(self, session: Session, index: int, job: Job, now_ms: int) -> None:
         self.session = session
         self.index = index
         self.job = job
         self.now_ms = now_ms  # the bus's clock when this run began
+        self.asked = False  # it is to end
+        self.saw = False  # and its handler knows
+        self.listens = False  # it has been told of that
+        self.extended_ms = 0
         self._start = time.perf_counter()
-        self._cpu = time.process_time()
+        self._cpu = session.meter.begin()
         redact = session.function.policy.redact
         self.mask = Mask(leaves_of(job.payload, redact), also=session.mask) if redact else session.mask
         self.lines = capture.Lines(index, session.send, self._start, self.mask)
+        self.within = contextvars.Context()
+        self.within.run(capture.current.set, self.lines)
         self._children: Children | None = None
         self._late_progress: tuple[float, str] | None = None
+        self._told: dict[str, Any] | None = None
 
     @property
     def children(self) -> Children:
@@ -67,36 +107,81 @@ class Run:
             if at_once:
                 self.lines.send(framed(Progress(self.index, fraction, safe(self.mask.text(note), 1_000))))
 
+    def extend(self, by_ms: int) -> None:
+        """Ask for a later deadline. Raises RuntimeError where it is too late for that."""
+        if self.asked or not self.lines.send(framed(Extend(self.index, by_ms))):
+            raise RuntimeError("expected to extend a run that goes on, got one that is to end or has ended")
+        latest_ms = max(self.job.timeout_ms, MAX_RUN_MS)
+        self.extended_ms = min(self.extended_ms + by_ms, latest_ms - self.job.timeout_ms)
+
+    def is_asked(self) -> bool:
+        """Whether this run is to end."""
+        return self.session.is_asked(self)
+
     def go(self) -> Ended:
-        """Run the handler. Nothing it does comes out of here as an exception."""
-        within = contextvars.Context()
-        within.run(capture.current.set, self.lines)
+        """Run a sync handler. Nothing it does comes out of here as an exception."""
+        within = self.within
         self.session.refusals.begin()
         try:
             told = self._outcome(within)
         except BaseException as error:
             told = within.run(self._failed, error)
-        if signal.getitimer(signal.ITIMER_REAL)[0]:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that a handler set goes off in its own run or never
+        disarm()
         return self._ended(told)
+
+    async def attend(self) -> None:
+        """Run an async handler, in this run's context; `over` has the answer then. Raises nothing."""
+        self.session.refusals.begin(apart=True)
+        try:
+            payload, unfit = self._payload()
+            if unfit is None:
+                value = self._call(payload)
+                self._told = self._done(await value if inspect.iscoroutine(value) else value)
+            else:
+                self._told = unfit
+        except BaseException as error:
+            self._told = self._failed(error)
+
+    def over(self) -> Ended:
+        """The answer of a run that was attended."""
+        return self._ended(self._told or {"outcome": "retry"})
+
+    def skip(self) -> Ended:
+        """The answer of a run that was to end before it began."""
+        self.saw = True
+        return self._ended({"outcome": "cancelled", "reason": "stopped before it began"})
 
     def _outcome(self, within: contextvars.Context) -> dict[str, Any]:
         """Payload in, call, result out. Raises what the handler raises."""
-        shape = self.session.shape
-        payload = None
-        if shape.takes_payload:
-            try:
-                payload = codec.decode(self.job.payload)
-                if self.session.hears_webhooks and delivery.is_request(payload):
-                    payload = within.run(delivery.delivered, payload, shape.payload_type)
-                elif shape.payload_type is not Any:
-                    payload = within.run(codec.convert, payload, shape.payload_type)
-            except (codec.Unfit, msgspec.DecodeError) as error:
-                text = f"payload does not fit {self.session.function.name}: {message_of(error, self.mask)}"
-                return {"outcome": "dead", "fault": Fault("PayloadError", safe(text, MAX_MESSAGE), "", "payload")}
-        value = within.run(shape.call, payload, Context(self) if shape.takes_context else None)
+        payload, unfit = within.run(self._payload)
+        if unfit is not None:
+            return unfit
+        value = within.run(self._call, payload)
         if inspect.iscoroutine(value):
             value = self.session.loop.run(value, within)
+        return self._done(value)
+
+    def _payload(self) -> tuple[Any, dict[str, Any] | None]:
+        """What the handler is called with, or how the run ends that cannot be called."""
+        shape = self.session.shape
+        if not shape.takes_payload:
+            return None, None
+        try:
+            payload = codec.decode(self.job.payload)
+            if self.session.hears_webhooks and delivery.is_request(payload):
+                payload = delivery.delivered(payload, shape.payload_type)
+            elif shape.payload_type is not Any:
+                payload = codec.convert(payload, shape.payload_type)
+        except (codec.Unfit, msgspec.DecodeError) as error:
+            text = f"payload does not fit {self.session.function.name}: {message_of(error, self.mask)}"
+            return None, {"outcome": "dead", "fault": Fault("PayloadError", safe(text, MAX_MESSAGE), "", "payload")}
+        return payload, None
+
+    def _call(self, payload: Any) -> Any:
+        shape = self.session.shape
+        return shape.call(payload, Context(self) if shape.takes_context else None)
+
+    def _done(self, value: Any) -> dict[str, Any]:
         try:
             data = codec.encode(value, MAX_RESULT_BYTES, "result")
         except codec.Unfit as error:
@@ -147,33 +232,44 @@ class Run:
         return Ended(
             self.index,
             wall_us=int((time.perf_counter() - self._start) * 1_000_000),
-            cpu_us=max(int((usage.ru_utime + usage.ru_stime - self._cpu) * 1_000_000), 0),
+            cpu_us=int(self.session.meter.end(self._cpu, usage.ru_utime + usage.ru_stime) * 1_000_000),
             peak_bytes=usage.ru_maxrss * 1024,  # of the process so far: in a warm worker, of earlier runs too
+            obeyed=self.saw,
             **told,
         )
 
 
 class Loop:
-    """The one event loop of a worker, made when the first coroutine comes."""
+    """The one event loop of a worker, made when it is needed first."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def run(self, coroutine: Coroutine[Any, Any, Any], within: contextvars.Context) -> Any:
-        """Await the coroutine in the run's own context."""
+    def get(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._loop.is_closed():
             import asyncio  # a sync function never pays for it
 
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
-        task = self._loop.create_task(coroutine, context=within)
+        return self._loop
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], within: contextvars.Context) -> Any:
+        """Await the coroutine in the given context."""
+        loop = self.get()
+        task = loop.create_task(coroutine, context=within)
         while True:
             try:
-                return self._loop.run_until_complete(task)
+                return loop.run_until_complete(task)
             except RuntimeError:
-                if task.done() or self._loop.is_closed():
+                if task.done() or loop.is_closed():
                     raise
                 # A handler stopped the loop; that is not its to do, and the next run must not feel it.
             except BaseException:
                 task.cancel()  # an exit from another task went through the loop: ours must not wake up in a later run
                 raise
+
+
+def disarm() -> None:
+    """An alarm that a handler set goes off in its own run or never."""
+    if signal.getitimer(signal.ITIMER_REAL)[0]:
+        signal.setitimer(signal.ITIMER_REAL, 0)

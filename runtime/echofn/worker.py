@@ -1,105 +1,39 @@
 """A worker: the confined process that runs the jobs of one function of one version.
 
-Forked from the base; walls first, then the import, then jobs, in order, one at a time. It knows no bus and holds no
-credential but the secrets of its module. It ends with `Stop`, with its channel, or with its parent; it is killed from
-outside for everything else, so nothing here tries to be interruptible.
+Forked from the base; walls first, then the import, then the lifespan, then jobs: begun in order, one at a time or, of
+an async function, several on one loop (serving.py). It knows no bus and holds no credential but the secrets of its
+module. It ends with `Stop`, with its channel, or with its parent. A run is asked to end by a `Cancel`; where it does
+not, the process is killed from outside: nothing here tries to be interruptible.
 
-Guarantees on the channel: frames are written whole, under one lock; `Begun` before a run; one `Ended` a job, before
-the next begins; nothing of a run after its `Ended`, whatever threads it leaves; a forked child of a handler writes
-nothing at all.
+Guarantees on the channel: frames are written whole, under one lock; `Begun` before a run; one `Ended` a job; nothing of
+a run after its `Ended`, whatever threads it leaves; a forked child of a handler writes nothing at all.
 """
 
 from __future__ import annotations
 
+import contextvars
 import faulthandler
 import logging
 import os
 import signal
-import socket
 import sys
-import threading
 import time
-from collections import deque
-from typing import NoReturn
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NoReturn
 
-from echofn import capture, processes, walls
+from echofn import capture, walls
+from echofn.channel import Channel, Inbox
 from echofn.faults import Asker, advice, message_of, raw, traceback_of, type_of
-from echofn.frames import (
-    HEADER,
-    MAX_FRAME_BYTES,
-    Begun,
-    Failed,
-    Job,
-    Ready,
-    Spawn,
-    Stop,
-    decode_to_worker,
-    framed,
-)
+from echofn.frames import Failed, Imported, Ready, Spawn, framed
+from echofn.lifespans import Lifespan, State
 from echofn.manifest import Function, Policy, QueueTrigger, WebhookTrigger
 from echofn.masking import Mask
 from echofn.package import Folder
 from echofn.refusals import Refusals, told
-from echofn.run import Loop, Run
+from echofn.run import Loop, Meter, Run
+from echofn.serving import serve
 from echofn.signature import Shape, shape_of
-
-
-class Channel:
-    """The worker's end: whole frames out, whole frames in."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._socket: socket.socket | None = socket.socket(fileno=descriptor)
-        self._lock = threading.Lock()
-        self._owner: int | None = None
-        self._waiting: deque[bytes] = deque()
-        self._received = b""
-        os.register_at_fork(after_in_child=self._abandon)
-
-    def send(self, data: bytes) -> None:
-        """Write frames. A signal handler that prints in the middle of a write has its frame sent after it."""
-        self._waiting.append(data)
-        if self._owner == threading.get_ident():
-            return
-        with self._lock:
-            self._owner = threading.get_ident()
-            try:
-                while self._waiting and self._socket:
-                    self._socket.sendall(self._waiting.popleft())
-            except OSError:
-                os._exit(0)  # the supervisor is gone: there is nobody to work for
-            finally:
-                self._owner = None
-
-    def receive(self, *, wait: bool) -> bytes | None:
-        """One frame's body; None at the channel's end, or when `wait` is false and none is there."""
-        while (frame := self._whole()) is None:
-            try:
-                data = self._socket.recv(1 << 18, 0 if wait else socket.MSG_DONTWAIT) if self._socket else b""
-            except BlockingIOError:
-                return None
-            except OSError:
-                data = b""
-            if not data:
-                os._exit(0)
-            self._received += data
-        return frame
-
-    def _whole(self) -> bytes | None:
-        if len(self._received) < HEADER.size:
-            return None
-        size = HEADER.unpack_from(self._received)[0]
-        if size > 64 * MAX_FRAME_BYTES:
-            os._exit(70)
-        end = HEADER.size + size
-        if len(self._received) < end:
-            return None
-        body, self._received = self._received[HEADER.size : end], self._received[end:]
-        return body
-
-    def _abandon(self) -> None:
-        if self._socket:
-            self._socket.close()
-            self._socket = None
 
 
 class Session:
@@ -116,18 +50,16 @@ class Session:
         self.folder = Folder(spawn.root, spawn.package)
         self.logger = logging.getLogger(spawn.function.name)
         self.loop = Loop()
+        self.meter = Meter()
+        self.context = contextvars.Context()  # of nobody's run
         self.send = channel.send
         self.shape: Shape
-        self._channel = channel
-        self._pid = os.getpid()
-        self._sees_processes = spawn.level in {"off", "minimal"}
-        self._spared: frozenset[int] = frozenset()  # processes started at import: part of the module's state
-        self._waiting: deque[tuple[int, Job]] = deque()
-        self._ahead_ms = 0.0  # the bus's clock minus our monotonic one
-        self._stopping = False
+        self.state: Any = State(spawn.function.file, {})
+        self.is_asked: Callable[[Run], bool] = _nobody_asks  # or what whoever serves puts here
+        self._lifespan: Lifespan | None = None
 
     def prepare(self) -> None:
-        """Import the module and find the function. Raises whatever that raises."""
+        """Import the module, find the function, enter the lifespan. Raises whatever that raises."""
         self.folder.install()
         module = self.folder.load(self.function.module)
         function = getattr(module, self.function.attribute, None)
@@ -136,59 +68,24 @@ class Session:
                 f"{self.function.file} has no {self.function.attribute}: its code depends on where it runs"
             )
         self.shape = shape_of(function)
-        if self._sees_processes and processes.has_children():
-            self._spared = frozenset(processes.descendants(self._pid))
+        if self.function.startup_ms is not None:
+            self.send(framed(Imported()))
+            self.enter(module)
 
-    def serve(self) -> NoReturn:
-        """Run jobs until told to stop."""
-        while True:
-            while not self._waiting:
-                self._listen(wait=True)
-            if self._stopping:
-                os._exit(0)
-            self.send(framed(Begun(self._waiting[0][0])))
-            while self._run(*self._waiting.popleft()):
-                pass
+    def enter(self, module: ModuleType) -> None:
+        """Start the lifespan of a module that has one. Raises what that raises."""
+        if self.function.startup_ms is not None:
+            self._lifespan = Lifespan(module, self.function.file)
+            self.state = self._lifespan.enter(self.loop)
 
-    def _is_rid_of_processes(self) -> bool:
-        """End what a run has started. False where that cannot be seen from in here, and something is left."""
-        if self._sees_processes:
-            processes.kill_below(self._pid, self._spared)
-            processes.reap_below(self._pid, self._spared)
-            return True
-        return processes.reaped_all()
+    def leave(self) -> None:
+        """The last job has ended: the rest of the lifespan."""
+        if self._lifespan is not None:
+            self._lifespan.leave(self.loop, self.folder, self.mask)
 
-    def _listen(self, *, wait: bool) -> None:
-        """Take in what the supervisor has written."""
-        while (body := self._channel.receive(wait=wait)) is not None:
-            message = decode_to_worker(body)
-            if isinstance(message, Stop):
-                self._stopping = True
-                if not self._waiting:
-                    os._exit(0)
-                return
-            self._ahead_ms = message.now_ms - time.monotonic() * 1000
-            self._waiting.extend(enumerate(message.jobs))
-            wait = False
 
-    def _run(self, index: int, job: Job) -> bool:
-        """One run and its answer. True when the next job's Begun went out in the same write."""
-        run = Run(self, index, job, int(self._ahead_ms + time.monotonic() * 1000))
-        ended = run.go()
-        if os.getpid() != self._pid:
-            os._exit(0)  # a child that the handler forked, and that came back here
-        is_left_with = processes.has_children() and not self._is_rid_of_processes()
-        run.lines.close()
-        if is_left_with:
-            self.send(framed(ended))
-            os._exit(0)  # what the run started is out of sight behind the walls; it ends with this process
-        if self._waiting:
-            self._listen(wait=False)  # a Stop comes before the next job, not after the batch
-            if not self._stopping:
-                self.send(framed(ended) + framed(Begun(self._waiting[0][0])))
-                return True
-        self.send(framed(ended))
-        return False
+def _nobody_asks(_run: Run) -> bool:
+    return False
 
 
 def opened_by(policy: Policy) -> walls.Openings:
@@ -203,13 +100,13 @@ def work(spawn: Spawn, channel: int, pipe: int, parent: int) -> NoReturn:
         _restore(channel, pipe)
         refusals = Refusals(spawn.level, opened_by(spawn.function.policy), spawn.root, spawn.tmp)
         try:
-            session, up = _prepared(spawn, refusals, parent)
+            session, inbox, up = _prepared(spawn, refusals, parent)
         except BaseException as error:
             failed = _failed(error, spawn, refusals)
             Channel(walls.CHANNEL).send(framed(failed))
         else:
             session.send(framed(up))
-            session.serve()
+            serve(session, inbox, spawn.level, walls.CHANNEL)
     except BaseException as error:
         raw(2, f"echod worker: {type_of(error)}: {message_of(error, Mask(spawn.secrets.values()))}\n")
         code = 71
@@ -217,28 +114,30 @@ def work(spawn: Spawn, channel: int, pipe: int, parent: int) -> NoReturn:
         os._exit(code)
 
 
-def _prepared(spawn: Spawn, refusals: Refusals, parent: int) -> tuple[Session, Ready]:
+def _prepared(spawn: Spawn, refusals: Refusals, parent: int) -> tuple[Session, Inbox, Ready]:
     opened = opened_by(spawn.function.policy)
     up = walls.raise_walls(walls.Order(spawn.level, spawn.root, spawn.tmp, spawn.secrets, opened), parent)
     refusals.tmp = os.environ["TMPDIR"]
     capture.install()
     faulthandler.enable(2)  # a crash leaves its Python lines in the job's output
     sys.breakpointhook = _no_terminal
-    session = Session(spawn, Channel(walls.CHANNEL), refusals)  # the walls may have forked: a channel is one process's
+    own_end = Channel(walls.CHANNEL)  # the walls may have forked: a channel is one process's
+    session = Session(spawn, own_end, refusals)
     refusals.watch()
     start = time.perf_counter()
     session.prepare()
-    return session, Ready(int((time.perf_counter() - start) * 1_000_000), up)
+    return session, Inbox(own_end), Ready(int((time.perf_counter() - start) * 1_000_000), up)
 
 
 def _failed(error: BaseException, spawn: Spawn, refusals: Refusals) -> Failed:
-    """Why there is no worker, with the wall that its import ran into."""
-    folder, mask = Folder(spawn.root, spawn.package), Mask(spawn.secrets.values())
+    """Why there is no worker, with the wall that its import or its lifespan ran into."""
+    folder, mask, cause = Folder(spawn.root, spawn.package), Mask(spawn.secrets.values()), "error"
     message = message_of(error, mask) + advice(error, _asker(spawn.function))
     if (refusal := refusals.behind(error)) is not None:
         ending = f"{type_of(error)}: {message}"
         message = mask.text(told(refusal, spawn.function.file, spawn.function.line, ending))
-    return Failed(type_of(error), message, traceback_of(error, folder, mask))
+        cause = f"wall:{refusal.wall}"
+    return Failed(type_of(error), message, traceback_of(error, folder, mask), cause)
 
 
 def _asker(function: Function) -> Asker:

@@ -284,6 +284,17 @@ def test_run_suggests_and_refuses(node: Node) -> None:
     assert run("run", "hello.greet", "--folder", "/nowhere").returncode == 2
 
 
+def test_run_enters_the_modules_lifespan_and_leaves_it(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "m.py").write_text(
+        "from echofn import lifespan, queue\n"
+        "@lifespan\nasync def clients():\n    yield {'http': 'client'}\n    print('left')\n"
+        "@queue\nasync def f(payload, ctx):\n    ctx.extend('5m')\n    return [ctx.state.http, ctx.cancelled]\n"
+    )
+    done = run("run", "m.f", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, 'left\n["client",false]\n'), done.stderr
+
+
 HOOKED = """
 import msgspec
 from echofn import Request, hmac, queue, webhook

@@ -211,7 +211,7 @@ async def test_a_crash_is_charged_with_its_cause_and_run_again(node: Rig, payloa
     assert job.history[1].started_ms - job.history[0].ended_ms < 1_000
 
 
-FORGED = frames.framed(frames.Ended(0, "done", 1, 1, 1, result=b"\xa6forged"))
+FORGED = frames.framed(frames.Ended(20, "done", 1, 1, 1, result=b"\xa6forged"))  # of the worker's 21st job
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ FORGED = frames.framed(frames.Ended(0, "done", 1, 1, 1, result=b"\xa6forged"))
         (b"\x00\x00\x00\x01\xc1", "protocol"),
         (frames.framed(frames.Begun(7)), "protocol"),
         (frames.framed(frames.Ended(7, "done", 1, 1, 1)), "protocol"),
-        (frames.framed(frames.Ended(0, "done", 1, 1, 1, result=b"\x91" * 50_000)), "protocol"),
+        (frames.framed(frames.Ended(20, "done", 1, 1, 1, result=b"\x91" * 50_000)), "protocol"),
         (frames.framed(frames.Ready(1)), "protocol"),
         (b"\x00\x00\x10\x00half a frame", "timeout"),
     ],

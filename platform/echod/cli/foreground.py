@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import contextvars
 import difflib
 import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +24,12 @@ from echofn.annotations import marks_of, name_of
 from echofn.children import Children
 from echofn.context import Context
 from echofn.frames import MAX_RESULT_BYTES, Job
+from echofn.lifespans import Lifespan, has_lifespan, state_of
 from echofn.manifest import WebhookTrigger
+from echofn.masking import Mask
 from echofn.options import Reading
 from echofn.package import Folder
+from echofn.run import Loop
 from echofn.signature import shape_of
 from echofn.verdicts import Verdict
 from echofn.webhooks import read_webhook
@@ -69,11 +73,13 @@ def main(folder: str, package: str, call: Call) -> int:
     except Unusable as error:
         print(f"echod: {error}", file=sys.stderr)
         return 2
-    children = Children(0, package)
+    children, loop = Children(0, package), Loop()
     try:
-        result = shape.call(payload, _context(call.name, call.env, children) if shape.takes_context else None)
-        if inspect.iscoroutine(result):
-            result = asyncio.run(result)
+        with _lived(function, finder, loop) as state:
+            ctx = _context(call.name, call.env, children, state) if shape.takes_context else None
+            result = shape.call(payload, ctx)
+            if inspect.iscoroutine(result):
+                result = loop.run(result, contextvars.copy_context())
         stored = codec.encode(result, MAX_RESULT_BYTES, "result")
     except (Verdict, codec.Unfit) as error:
         print(f"echod: {type(error).__name__}: {error}", file=sys.stderr)
@@ -140,7 +146,7 @@ def _found(finder: Folder, name: str) -> Callable[..., Any] | None:
     names: list[str] = []
     for module in likely or modules:
         for value in vars(finder.load(module)).values():
-            if inspect.isfunction(value) and marks_of(value):
+            if inspect.isfunction(value) and any(mark.kind != "lifespan" for mark in marks_of(value)):
                 names.append(name_of(value, finder.package))
                 if names[-1] == name:
                     return value
@@ -154,7 +160,22 @@ def _json(packed: bytes) -> str:
     return msgspec.json.encode(codec.decode(packed)).decode()
 
 
-def _context(name: str, env: str, children: Children) -> Context:
+@contextlib.contextmanager
+def _lived(function: Callable[..., Any], finder: Folder, loop: Loop) -> Generator[Any]:
+    """What the function's context has as its state, while its module's lifespan lasts."""
+    module = sys.modules[function.__module__]
+    file = finder.relative(str(module.__file__)) or function.__module__
+    if not has_lifespan(module):
+        yield state_of(file, None)
+        return
+    lifespan = Lifespan(module, file)
+    try:
+        yield lifespan.enter(loop)
+    finally:
+        lifespan.leave(loop, finder, Mask(()))
+
+
+def _context(name: str, env: str, children: Children, state: object) -> Context:
     """A context that stands on nothing: this is the first attempt of a job that is in no bus."""
     now_ms = int(time.time() * 1000)
     job = Job(
@@ -170,9 +191,18 @@ def _context(name: str, env: str, children: Children) -> Context:
         timeout_ms=60_000,
         first_child=0,
     )
-    session = SimpleNamespace(function=SimpleNamespace(name=name), version="", env=env, logger=logging.getLogger(name))
-    run: Any = SimpleNamespace(job=job, session=session, now_ms=now_ms, children=children, progress=_progress)
+    session = SimpleNamespace(
+        function=SimpleNamespace(name=name), version="", env=env, logger=logging.getLogger(name), state=state
+    )
+    run: Any = SimpleNamespace(
+        job=job, session=session, now_ms=now_ms, children=children, progress=_progress,
+        extend=_extend, extended_ms=0, is_asked=lambda: False,
+    )  # fmt: skip
     return Context(run)
+
+
+def _extend(_by_ms: int) -> None:
+    """Nothing ends this run but its caller."""
 
 
 def _progress(fraction: float, note: str, *, at_once: bool) -> None:

@@ -1,8 +1,8 @@
 """How many jobs to claim, and which worker gets how many of them. Pure.
 
 Jobs are handed over ahead of their turn, so that a worker never waits for the bus, but never more than 50 ms of work:
-what waits behind a running job cannot be served by anybody else. A slow function therefore gets one job at a time,
-and a job that nobody has timed yet does too.
+what waits behind a running job cannot be served by anybody else. A slow function therefore gets what it runs at once
+(one job, of an async function `per_worker`), and a job that nobody has timed yet does too.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ def observed(pace: Pace, wall_us: int, payload_bytes: int) -> Pace:
     )
 
 
-def batch_size(pace: Pace, *, ordered: bool = False) -> int:
-    """How many jobs one worker may hold. `ordered`: the queue has priorities or limits, so only what runs at once."""
+def batch_size(pace: Pace, *, at_once: int = 1, ordered: bool = False) -> int:
+    """How many jobs one worker may hold that runs `at_once`. `ordered`: the queue has priorities or limits, so only
+    what runs at once.
+    """
     if ordered or pace.wall_us is None:
-        return 1
-    by_time = BUDGET_US / max(pace.wall_us, 1.0)
+        return at_once
+    by_time = at_once * BUDGET_US / max(pace.wall_us, 1.0)
     by_bytes = MOST_BYTES / max(pace.payload_bytes, 1.0)
-    return max(1, min(MOST_JOBS, int(by_time), int(by_bytes)))
+    return max(at_once, min(MOST_JOBS, int(by_time), int(by_bytes)))
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -51,16 +53,18 @@ class Load(msgspec.Struct, frozen=True):
     waiting: int  # jobs claimed that no worker holds yet
     startable: int  # workers that may still be started now
     batch: int  # as batch_size says
+    at_once: int = 1  # jobs that one worker runs side by side
 
 
 def wanted(load: Load) -> int:
-    """How many jobs to claim: what ready workers can still hold, one for each on its way, and some to start more for.
+    """How many jobs to claim: what ready workers can still hold, what those on their way run at once, and some to start
+    more for.
 
     Workers are added by doubling: a flood brings them quickly, a trickle starts one.
     """
     free = sum(load.batch - held for held in load.held if held < load.batch)
     more = min(load.startable, max(1, len(load.held) + load.starting))
-    return max(free + load.starting + more - load.waiting, 0)
+    return max(free + load.starting * load.at_once + more - load.waiting, 0)
 
 
 def hungry(load: Load) -> bool:

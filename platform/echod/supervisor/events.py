@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Departure(msgspec.Struct, frozen=True):
     """How a worker ended, and what was left in its hands."""
 
-    begun: Lease | None  # begun and not answered
+    begun: tuple[Lease, ...]  # begun and not answered
+    culprits: tuple[Lease, ...]  # those of them that it was killed for
     unbegun: tuple[Lease, ...]
     was_ready: bool
     failed: frames.Failed | None  # it could not start and said why

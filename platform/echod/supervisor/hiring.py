@@ -52,7 +52,7 @@ class Hiring:
             owner,
             folder=folder,
             limit=max(round(share), 1),
-            memory_bytes=policy.memory_bytes,
+            function=self._function,
             tmp_bytes=None if means.level in {"strict", "off"} else policy.tmp_bytes,
         )
         try:

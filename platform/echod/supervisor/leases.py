@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from echod import log
 from echod.errors import BusError
@@ -44,11 +44,16 @@ def granted(job: Claimed, now_ms: int, sent: float) -> float:
 
 
 class Lease:
-    """A claimed job in our hands. `settling`: its verdict is known, nothing may change it any more."""
+    """A claimed job in our hands. `settling`: its verdict is known, nothing may change it any more.
+
+    `index`, `deadline`, `extensions`, `told` and `listens` are its worker's: where it stands there, when to do
+    something about it (on the loop's clock), how often it asked for more time, why it was asked to end, whether it
+    hears that.
+    """
 
     __slots__ = (
-        "begun", "cancelling", "first_child", "function", "granted", "hold", "job", "lost", "marked", "output_bytes",
-        "progress_count", "settling", "until", "version", "worker",
+        "begun", "cancelling", "deadline", "extensions", "first_child", "function", "granted", "hold", "index", "job",
+        "listens", "lost", "marked", "output_bytes", "progress_count", "settling", "told", "until", "version", "worker",
     )  # fmt: skip
 
     def __init__(self, job: Claimed, function: Function, version: VersionId, granted: float, lease_s: float) -> None:
@@ -67,6 +72,11 @@ class Lease:
         self.cancelling = False
         self.lost = False
         self.worker: Worker | None = None  # who has it in hand
+        self.index = 0
+        self.deadline = 0.0
+        self.extensions = 0
+        self.told: Literal["timeout", "cancelled"] | None = None
+        self.listens = False
 
 
 class Book:

@@ -3,9 +3,10 @@
     starting --ready--> ready --stop--> stopping --gone--> gone
         \\--failed--> failed ------------------/
 
-Jobs are answered in the order in which they were handed over, one at a time, by their position within the frame that
-brought them; a worker has no other way to name a job. Whatever is out of order raises `Fault`. How a life ends says
-which job pays: the one that had begun, and no other.
+Jobs begin in the order in which they were handed over, at most `at_once` of them side by side, and are named by how
+many were handed over before them; a worker has no other way to name a job. Whatever is out of order raises `Fault`.
+How a life ends says which job pays: the one that had begun, and no other. Where several had, and nobody can say which
+of them it was, none pays: each is run again alone, and pays then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 from typing import Generic, Literal, TypeVar
+
+import msgspec
 
 from echod.supervisor.channel import Fault
 
@@ -36,18 +39,25 @@ class Phase(Enum):
 class Life(Generic[T]):
     """`T` is whatever the caller hands over for one job."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = 1) -> None:
         self.phase = Phase.STARTING
-        self.current: T | None = None  # begun and not ended
+        self.running: dict[int, T] = {}  # begun and not ended, by position, in the order in which they began
+        self.began = 0  # jobs begun so far
         self.ended = 0  # jobs answered so far
         self.why: Why | None = None  # we killed it
-        self._current_index = 0
+        self._at_once = at_once
+        self._handed = 0
         self._line: deque[tuple[int, T]] = deque()
 
     @property
     def held(self) -> int:
         """Jobs handed over and not ended."""
-        return len(self._line) + (self.current is not None)
+        return len(self._line) + len(self.running)
+
+    @property
+    def newest(self) -> T | None:
+        """The job that began last of those that run."""
+        return next(reversed(self.running.values()), None)
 
     @property
     def unbegun(self) -> list[T]:
@@ -64,35 +74,39 @@ class Life(Generic[T]):
             raise Fault("expected a failed start only before the worker was ready")
         self.phase = Phase.FAILED
 
-    def hand(self, jobs: Sequence[T]) -> None:
-        """The jobs of one run frame, in its order. Only a ready worker takes any."""
+    def hand(self, jobs: Sequence[T]) -> int:
+        """The jobs of one run frame, in its order; gives the first one's position. Only a ready worker takes any."""
         if self.phase is not Phase.READY:
             raise ValueError(f"expected a ready worker, got one that is {self.phase.value}")
-        self._line.extend(enumerate(jobs))
+        first = self._handed
+        self._line.extend(enumerate(jobs, first))
+        self._handed += len(jobs)
+        return first
 
     def begun(self, index: int) -> T:
         """The job that the worker says it begins."""
-        if self.current is not None:
+        if len(self.running) >= self._at_once:
             raise Fault("expected an answer before the next job begins")
         if not self._line or self._line[0][0] != index:
             raise Fault(f"expected {self._next()} to begin, got {index}")
-        self._current_index, self.current = self._line.popleft()
-        return self.current
+        _, job = self._line.popleft()
+        self.running[index] = job
+        self.began += 1
+        return job
 
     def answered(self, index: int) -> T:
         """The job that the worker says has ended."""
-        job = self.running(index)
-        self.current = None
+        job = self.of(index)
+        del self.running[index]
         self.ended += 1
         return job
 
-    def running(self, index: int) -> T:
-        """The job that is running now, which must be `index`."""
-        if self.current is None or self._current_index != index:
-            raise Fault(
-                f"expected news of {'the running job' if self.current is not None else 'no job'}, got of {index}"
-            )
-        return self.current
+    def of(self, index: int) -> T:
+        """The job at this position, which must be running."""
+        try:
+            return self.running[index]
+        except KeyError:
+            raise Fault(f"expected news of {self._who()}, got of {index}") from None
 
     def stop(self) -> None:
         """We asked it to begin nothing more."""
@@ -112,14 +126,37 @@ class Life(Generic[T]):
         self.why = why
         return True
 
-    def gone(self) -> tuple[T | None, list[T]]:
-        """The process is no more: the job that had begun, and those that had not."""
+    def gone(self) -> tuple[list[T], list[T]]:
+        """The process is no more: the jobs that had begun, and those that had not."""
         self.phase = Phase.GONE
-        begun, self.current = self.current, None
+        begun = list(self.running.values())
+        self.running.clear()
         return begun, self.withdraw()
 
     def _next(self) -> str:
         return str(self._line[0][0]) if self._line else "no job"
+
+    def _who(self) -> str:
+        return f"a running job ({', '.join(map(str, list(self.running)[:10]))})" if self.running else "no job"
+
+
+class Blame(msgspec.Struct, Generic[T], frozen=True):
+    """What becomes of the jobs that had begun when a worker died."""
+
+    charged: list[T]
+    spared: list[T]  # they go back
+    suspects: list[T]  # they go back and run alone: one of them did it
+
+
+def blame(begun: list[T], culprits: Sequence[T], why: Why | None) -> Blame[T]:
+    """`culprits`: whom the worker was killed for."""
+    if why == "released":
+        return Blame([], begun, [])
+    if culprits:
+        return Blame([job for job in begun if job in culprits], [job for job in begun if job not in culprits], [])
+    if len(begun) > 1:
+        return Blame([], [], begun)
+    return Blame(begun, [], [])
 
 
 def cause_of(status: int | None, *, why: Why | None, peak_bytes: int = 0, memory_bytes: int = 0) -> str:

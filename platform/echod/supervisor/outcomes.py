@@ -30,9 +30,12 @@ def of(
 ) -> Verdict:
     """The verdict of a run that answered. A run that somebody asked to stop is not tried again.
 
-    Raises Fault for an answer that no honest worker gives.
+    One that knew that it was to end, and ended, has obeyed, whatever it returned: only its own verdicts stand beside
+    that. Raises Fault for an answer that no honest worker gives.
     """
     hold = lease.hold
+    if ended.obeyed and lease.told is not None and ended.outcome == "done":
+        return _retry(lease, run, _late(lease.function.policy), None, roll)
     match ended.outcome:
         case "done":
             _check_result(ended.result)
@@ -50,7 +53,10 @@ def of(
         case "delay":
             return _stopped(lease, run) if lease.cancelling else Delay(hold, run, _wait_of(ended.after_ms or 0))
         case "retry":
-            return _retry(lease, run, _error_of(ended), ended.after_ms, roll)
+            fault = _error_of(ended)
+            if ended.obeyed and lease.told == "timeout":
+                fault = _timed_out(fault, lease.function.policy)
+            return _retry(lease, run, fault, ended.after_ms, roll)
         case _:
             assert_never(ended.outcome)
 
@@ -64,14 +70,14 @@ def crashed(lease: Lease, run: RunRecord, cause: str, detail: str, *, roll: floa
 
 
 def not_started(lease: Lease, run: RunRecord, failed: frames.Failed, cause: str, *, roll: float) -> Verdict:
-    """The verdict of a job whose worker could not start: by what it said, or by how it ended."""
+    """The verdict of a job whose worker could not start: by what it said, or by how it ended. Dead at a wall."""
     error = Error(
         type=failed.exception[:MAX_TYPE],
         message=failed.message[:MAX_MESSAGE],
         traceback=failed.traceback[-MAX_TRACEBACK:],
-        cause=cause,
+        cause=cause[:MAX_TYPE],
     )
-    return _retry(lease, run, error, None, roll)
+    return Dead(lease.hold, run, error) if cause.startswith("wall:") else _retry(lease, run, error, None, roll)
 
 
 def size_of(verdict: Verdict) -> int:
@@ -105,6 +111,18 @@ def _retry(lease: Lease, run: RunRecord, error: Error, after_ms: int | None, rol
     if after_ms is None:
         after_ms = backoff.wait_ms(lease.function.policy.backoff, lease.job.failures + 1, roll)
     return Retry(lease.hold, run, error, _wait_of(after_ms))
+
+
+def _late(policy: Policy) -> Error:
+    text = f"still running after its timeout of {policy.timeout_ms} ms; it ended when it was told"
+    return Error(type=_title("timeout"), message=text, cause="timeout")
+
+
+def _timed_out(error: Error, policy: Policy) -> Error:
+    """What a run ended with that was told that its time was over: a CancelledError says nothing more than that."""
+    if error.type != "CancelledError":
+        return msgspec.structs.replace(error, cause="timeout")
+    return msgspec.structs.replace(_late(policy), traceback=error.traceback)
 
 
 def _stopped(lease: Lease, run: RunRecord) -> Verdict:

@@ -9,7 +9,6 @@ become a loop of forks.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 from echod import log
 from echod.errors import LeaseGone
@@ -20,7 +19,8 @@ from echod.supervisor.events import Departure, PoolEvents
 from echod.supervisor.handover import frame_sizes
 from echod.supervisor.hiring import Hiring
 from echod.supervisor.leases import Lease, instant
-from echod.supervisor.life import Phase
+from echod.supervisor.life import Phase, blame
+from echod.supervisor.line import Line
 from echod.supervisor.means import Means
 from echod.supervisor.worker import Worker
 from echofn import frames
@@ -42,7 +42,7 @@ class Pool:
     ) -> None:
         self.function = function
         self.version = version
-        self.waiting: deque[Lease] = deque()
+        self.waiting = Line()
         self.cold_starts = 0
         self.most = max(means.cpus if function.policy.workers_max is None else function.policy.workers_max, 1)
         self.serving = True
@@ -83,11 +83,12 @@ class Pool:
     def load(self, batch: int, waiting: int) -> slots.Load:
         starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
         return slots.Load(
-            held=tuple(worker.life.held for worker in self.fit()),
+            held=tuple(batch if worker.is_alone else worker.life.held for worker in self.fit()),
             starting=starting,
             waiting=waiting,
             startable=self.startable(),
             batch=batch,
+            at_once=self.function.at_once,
         )
 
     def startable(self) -> int:
@@ -102,12 +103,11 @@ class Pool:
     def place(self, batch: int) -> None:
         """Hand out what waits, and start workers for what nobody has hands for."""
         if self.waiting:
-            workers = self.fit()
-            given = slots.shares(len(self.waiting), [worker.life.held for worker in workers], batch)
-            for worker, count in zip(workers, given, strict=True):
-                self._hand(worker, min(count, worker.limit - worker.handed))
+            self._hand_out(batch)
+        alone = len(self.waiting.alone)
         starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
-        short = min(len(self.waiting) - starting, self.startable())
+        needed = alone - (alone - len(self.waiting)) // self.function.at_once  # one each, and as many as carry the rest
+        short = min(needed - starting, self.startable())
         for _ in range(short):
             self._start()
         self._succeed(batch)
@@ -117,27 +117,30 @@ class Pool:
         for _ in range(min(count - len(self.alive), self.startable())):
             self._start()
 
-    def answered(self, worker: Worker, *, spoilt: bool) -> None:
+    def answered(self, worker: Worker, lease: Lease, *, spoilt: bool) -> None:
         """A job of it has ended. `spoilt`: it ran out of memory, so its next job would suffer."""
         self._failures = 0
+        worker.is_alone = False
+        self.waiting.clear(lease)
         if spoilt:
             worker.limit = 0
         if worker.handed >= worker.limit and not worker.life.held:
             worker.stop()
 
     def relieve(self, now: float) -> None:
-        """A worker that is stuck in a long job gives back what waits behind it; one that does not begin is killed."""
+        """A worker that is stuck in long jobs gives back what waits behind them; one that does not begin is killed."""
         for worker in self._workers:
-            current = worker.life.current
-            is_slow = current is not None and current.begun is not None and now - current.begun > SLOW_S
+            newest = worker.life.newest  # of what runs side by side: has any made room lately?
+            is_slow = newest is not None and newest.begun is not None and now - newest.begun > SLOW_S
             if is_slow and worker.life.phase is Phase.READY and worker.life.unbegun:
                 _log.info("worker.relieved", worker=worker.id, unbegun=len(worker.life.unbegun))
                 worker.stop()
-            elif current is None and worker.life.held and now - worker.stirred > BEGIN_WITHIN_S:
+            elif newest is None and worker.life.held and now - worker.stirred > BEGIN_WITHIN_S:
                 worker.kill("protocol", "the worker did not begin the job it was given")
 
     def reap(self, now: float) -> None:
-        """Let go of workers that nobody needed for a while."""
+        """Let go of workers that nobody needed for a while, and of suspicions that came to nothing."""
+        self.waiting.forget(now)
         spare = len(self.alive) - (self.function.policy.workers_min if self.serving else 0)
         for worker in self.alive:
             is_idle = worker.life.phase is Phase.READY and not worker.life.held
@@ -180,28 +183,35 @@ class Pool:
         self._wipes.add(wipe)
         wipe.add_done_callback(self._wiped)
         unbegun = list(departure.unbegun)
-        if departure.begun is not None:
-            self._mourn(worker, departure.begun, departure)
+        if departure.begun:
+            self._mourn(worker, departure)
         elif worker.life.ended == 0 and not worker.was_stopped and departure.why in {None, "protocol", "startup"}:
             self._barren(worker, departure, unbegun)
         if unbegun:
             self._events.released(unbegun)
         self._events.moved()
 
-    def _mourn(self, worker: Worker, lease: Lease, departure: Departure) -> None:
-        """It died in the middle of a job."""
+    def _mourn(self, worker: Worker, departure: Departure) -> None:
+        """It died in the middle of its jobs."""
+        fate = blame(list(departure.begun), departure.culprits, departure.why)
         _log.warning(
             "worker.died",
             worker=worker.id,
             function=self.function.name,
-            job=lease.job.id,
+            jobs=[lease.job.id for lease in departure.begun],
+            charged=[lease.job.id for lease in fate.charged],
             cause=departure.cause,
             why=departure.why,
         )
+        for lease in fate.charged:
+            self.waiting.clear(lease)
+            self._events.crashed(worker, lease, departure)
+        self.waiting.suspect(fate.suspects)
+        back = fate.spared + fate.suspects
+        if back:
+            self._events.released(back)
         if departure.why == "released":
-            self._events.released([lease])
             return
-        self._events.crashed(worker, lease, departure)
         if self.startable():
             self._start()  # its next run finds a worker that is ready
 
@@ -209,7 +219,7 @@ class Pool:
         """It never answered a job: wait before the next try. Where nothing else can run the jobs, one of them pays."""
         self._failures += 1
         failed = departure.failed or frames.Failed(*_why_not(departure))
-        cause = "error" if departure.failed else departure.cause
+        cause = departure.failed.cause if departure.failed else departure.cause
         _log.warning(
             "worker.not_started", worker=worker.id, function=self.function.name, failures=self._failures,
             error=f"{failed.exception}: {failed.message}",
@@ -220,28 +230,45 @@ class Pool:
         if unbegun:
             self._events.not_started(unbegun.pop(0), failed, cause)
         elif self.waiting and not self.alive:
-            self._events.not_started(self.waiting.popleft(), failed, cause)
+            first, *rest = self.waiting.take_all()
+            self.waiting.put_back(rest)
+            self._events.not_started(first, failed, cause)
         if not self.alive:
             self._give_back()
 
     # ---- hands --------------------------------------------------------------------------------------------------
 
-    def _hand(self, worker: Worker, count: int) -> None:
-        """Give `count` of the waiting jobs to a worker."""
-        leases = [self.waiting.popleft() for _ in range(count)]
+    def _hand_out(self, batch: int) -> None:
+        """Give the waiting jobs to those who have room. One that may have no neighbours gets a worker to itself."""
+        workers = [worker for worker in self.fit() if not worker.is_alone]
+        alone = self.waiting.alone
+        for lease in alone[: len(workers)]:
+            worker = min(workers, key=lambda worker: worker.life.held)
+            workers.remove(worker)  # where it is busy, it gets nothing more until it is not
+            if not worker.life.held:
+                self.waiting.remove(lease)
+                worker.is_alone = self._hand(worker, [lease])
+        free = len(self.waiting) - len(self.waiting.alone)
+        given = slots.shares(free, [worker.life.held for worker in workers], batch)
+        for worker, count in zip(workers, given, strict=True):
+            self._hand(worker, self.waiting.take(min(count, worker.limit - worker.handed)))
+
+    def _hand(self, worker: Worker, leases: list[Lease]) -> bool:
+        """Give a worker jobs that are out of the line. False: they are back in it."""
         try:
             jobs = [self._events.prepare(lease) for lease in leases]
         except LeaseGone as error:
             # Without a node number there are no ids for what a run may enqueue. The next beat brings one.
             _log.warning("job.not_handed", function=self.function.name, error=str(error))
-            self.waiting.extendleft(reversed(leases))
+            self.waiting.put_back(leases)
             self._wake_in(NUMBERLESS_S)
-            return
+            return False
         for lease in leases:
             lease.worker = worker
         now_ms = self._means.bus.clock.now_ms()
         for start, end in frame_sizes([len(job.payload) for job in jobs]):
             worker.hand(leases[start:end], frames.Run(tuple(jobs[start:end]), now_ms))
+        return True
 
     def _start(self) -> None:
         """Start one worker. A machine that cannot (no descriptors, no space, no base) makes the pool wait."""
@@ -280,9 +307,7 @@ class Pool:
         self._timers.add(self._loop.call_later(wait_s, self._events.moved))
 
     def _give_back(self) -> None:
-        if self.waiting:
-            leases = list(self.waiting)
-            self.waiting.clear()
+        if leases := self.waiting.take_all():
             self._events.released(leases)
 
     def _wiped(self, task: asyncio.Task[None]) -> None:
@@ -300,5 +325,5 @@ def _is_old(worker: Worker, batch: int) -> bool:
 def _why_not(departure: Departure) -> tuple[str, str, str]:
     """Type, message, traceback for a worker that ended without a word."""
     if departure.why == "startup":
-        return "StartTimeout", "the worker was not ready within 30 s: its module's import does not end", ""
+        return "StartTimeout", departure.detail, ""
     return "StartFailed", departure.detail or f"the worker ended before its first job ({departure.cause})", ""

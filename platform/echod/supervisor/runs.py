@@ -1,12 +1,11 @@
 """What becomes of the runs of one queue: from what workers and pools say to verdicts, each said once.
 
-A crash is charged to the job that had begun and to no other; what had not begun goes back uncharged; a lease that was
-lost says nothing.
+A crash is charged to the job that had begun and to no other; what had not begun goes back uncharged, and so do those
+that ran beside it; a lease that was lost says nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from echod import log
@@ -36,19 +35,18 @@ class Runs:
         self._queue, self._means = queue, means
         self._on_moved, self._on_released = on_moved, on_released
         self._journal = Journal(queue, means.bus, means.spawn, means.environ)
-        self._loop = asyncio.get_running_loop()
-        self._insisting: set[asyncio.TimerHandle] = set()
 
     @property
     def batch(self) -> int:
         """How many jobs one worker may hold now."""
         pool = self.crews.active
-        return slots.batch_size(self.pace, ordered=pool is not None and pool.function.policy.priority != 0)
+        if pool is None:
+            return 1
+        function = pool.function
+        return slots.batch_size(self.pace, at_once=function.at_once, ordered=function.policy.priority != 0)
 
     async def shut(self) -> None:
         """After the last worker is gone."""
-        for timer in self._insisting:
-            timer.cancel()
         await self._journal.close()
         await self.crews.shut()
 
@@ -56,7 +54,7 @@ class Runs:
 
     def began(self, worker: Worker, lease: Lease) -> None:
         if lease.lost:
-            worker.kill("expired")
+            worker.kill("expired", culprits=[lease])
 
     def answered(self, worker: Worker, lease: Lease, ended: frames.Ended) -> None:
         """The hot path: once per job."""
@@ -76,7 +74,7 @@ class Runs:
         self._say(lease, verdict)
         pool = self.crews.pool_of(lease)
         if pool is not None:
-            pool.answered(worker, spoilt=ended.fault is not None and ended.fault.cause == "memory")
+            pool.answered(worker, lease, spoilt=ended.fault is not None and ended.fault.cause == "memory")
 
     def wrote(self, worker: Worker, lease: Lease, output: frames.Output) -> None:
         self._journal.wrote(lease, output)
@@ -136,13 +134,13 @@ class Runs:
     def lost(self, lease: Lease) -> None:
         """Somebody else may run it by now: stop ours. One that has not begun is stopped when it does."""
         worker = lease.worker
-        if worker is not None and worker.life.current is lease:
-            worker.kill("expired")
+        if worker is not None and lease in worker.life.running.values():
+            worker.kill("expired", culprits=[lease])
         elif worker is None and not lease.settling:
             self.crews.unqueue(lease)
 
     def cancel(self, lease: Lease) -> None:
-        """Somebody asked for a stop: the worker begins nothing more, and is killed after the grace."""
+        """Somebody asked for a stop: the run is told, and its worker killed where it has not ended after its grace."""
         if lease.settling or lease.cancelling:
             return
         worker = lease.worker
@@ -152,20 +150,11 @@ class Runs:
                 self.released([lease])  # the bus ends a released job that was to be cancelled
             return  # else its version is on its way: the next extend says it again
         lease.cancelling = True
-        worker.stop()
-        if worker.life.current is lease:
-            now = self._loop.time()
-            self._insisting = {timer for timer in self._insisting if timer.when() > now}
-            grace_s = lease.function.policy.grace_ms / 1000
-            self._insisting.add(self._loop.call_later(grace_s, self._insist, worker, lease))
+        worker.cancel(lease)
 
     def drop(self, lease: Lease) -> None:
         """Its verdict came after its lease was over."""
         _log.warning("settle.dropped", queue=self._queue, job=lease.job.id, why="its lease was over")
-
-    def _insist(self, worker: Worker, lease: Lease) -> None:
-        if worker.life.current is lease:
-            worker.kill("cancelled")
 
     def _say(self, lease: Lease, verdict: Verdict) -> None:
         """This is what became of a job."""

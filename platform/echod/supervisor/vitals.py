@@ -26,7 +26,8 @@ def of(crews: Crews, *, stands_by: bool) -> dict[str, object]:
     return {
         "count": len(workers),
         "ready": sum(worker.life.phase is Phase.READY for worker in workers),
-        "busy": sum(worker.life.current is not None for worker in workers),
+        "busy": sum(bool(worker.life.running) for worker in workers),
+        "runs": sum(len(worker.life.running) for worker in workers),
         "rss_bytes": rss_bytes,
         "cpu_s": round(cpu_s, 2),
         "cold_starts": crews.cold_starts,

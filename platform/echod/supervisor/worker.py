@@ -18,20 +18,22 @@ from echod import log
 from echod.model.ids import WorkerId
 from echod.supervisor.base import Base
 from echod.supervisor.channel import Channel, Fault
+from echod.supervisor.deadlines import Deadlines
 from echod.supervisor.events import Departure, JobEvents, LifeEvents
 from echod.supervisor.leases import Lease, instant
 from echod.supervisor.life import Life, Phase, Why, cause_of
 from echod.supervisor.pipe import Pipe
 from echod.supervisor.quota import Quota
 from echofn import frames
+from echofn.manifest import Function
 
 _log = log.get("supervisor")
 
 START_WITHIN_S = 30.0
 HUNG_UP_S = 0.3  # between the end of its channel and its exit; longer, and it closed the channel itself
 GONE_WITHIN_S = 5.0  # between its exit, or our kill, and the base's word that nothing is left
-IDLE_WITHIN_S = 10.0  # the time that an idle worker has to exit when told
-SETTLE_DOWN_S = 0.1  # after a Stop: a worker still in the same job by then has not begun another
+IDLE_WITHIN_S = 10.0  # the time that an idle worker has to exit when told, the rest of its lifespan included
+SETTLE_DOWN_S = 0.1  # after a Stop: a worker that has begun nothing since then is past it and never will
 
 
 class Worker:
@@ -46,11 +48,12 @@ class Worker:
         *,
         folder: Path,
         limit: int,
-        memory_bytes: int,
+        function: Function,
         tmp_bytes: int | None,
     ) -> None:
         self.id = worker_id
-        self.life: Life[Lease] = Life()
+        self.life: Life[Lease] = Life(function.at_once)
+        self.is_alone = False  # it runs a job that may have no neighbours
         self.pid: int | None = None
         self.folder = folder
         self.limit = limit  # jobs after which it is replaced
@@ -59,7 +62,9 @@ class Worker:
         self.charged_cpu_us = 0  # reported by its runs so far
         self.stirred = instant()  # when it was last handed a job or said something
         self._base, self._jobs, self._owner = base, jobs, owner
-        self._memory_bytes = memory_bytes
+        self._function = function
+        self._deadlines = Deadlines(self.life.running, look=self._look, tell=self._tell, over=self._over)
+        self._culprits: tuple[Lease, ...] = ()
         self._quota: Quota | None = None
         if tmp_bytes is not None:  # None: its /tmp has a size of its own
             self._quota = Quota(folder, tmp_bytes, over=lambda: self.kill("tmp"), busy=lambda: self.life.held > 0)
@@ -72,8 +77,7 @@ class Worker:
         self._process_gone = False
         self._failed: frames.Failed | None = None
         self._detail = ""
-        self._deadline = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._starting: asyncio.TimerHandle | None = None
         self._waits: list[asyncio.TimerHandle] = []
         self._given_up: asyncio.TimerHandle | None = None
 
@@ -96,14 +100,15 @@ class Worker:
             undo.pop_all()
         self._pipe = Pipe(reading, self._spilled)
         self._channel = Channel(ours, self._heard, self._broke, self._hung_up)
-        self._timer = self._loop.call_later(START_WITHIN_S, lambda: self.kill("startup"))
+        self._expect_start(START_WITHIN_S, "its module's import does not end")
 
     # ---- orders -------------------------------------------------------------------------------------------------
 
     def hand(self, leases: Sequence[Lease], run: frames.Run) -> None:
         """Give it the jobs of one frame."""
         assert self._channel is not None
-        self.life.hand(leases)
+        for index, lease in enumerate(leases, self.life.hand(leases)):
+            lease.index = index
         self.handed += len(leases)
         self.stirred = instant()
         self._channel.send(run)
@@ -118,13 +123,19 @@ class Worker:
         self.was_stopped = True
         self._channel.send(frames.Stop())
         if self.life.unbegun:
-            self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, self.life.current))
+            self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, self.life.began))
         self._waits.append(self._loop.call_later(IDLE_WITHIN_S, self._expect_exit))
 
-    def kill(self, why: Why, detail: str = "") -> None:
-        """End it and all its descendants now."""
+    def cancel(self, lease: Lease) -> None:
+        """Ask a run to end. One that has not begun never does; one that has is given its grace."""
+        self._deadlines.interrupt(lease, "cancelled")
+
+    def kill(self, why: Why, detail: str = "", culprits: Sequence[Lease] = ()) -> None:
+        """End it and all its descendants now; because of these runs, where that is known."""
         self._detail = self._detail or detail
         if self.life.kill(why):
+            self._culprits = tuple(culprits)
+            self._deadlines.close()
             _log.info("worker.killed", worker=self.id, pid=self.pid, why=why)
             self._slay()
             self._expect_gone()
@@ -149,13 +160,17 @@ class Worker:
         begun, unbegun = self.life.gone()
         peak = exited.peak_bytes if exited else 0
         cause = cause_of(
-            exited.status if exited else None, why=self.life.why, peak_bytes=peak, memory_bytes=self._memory_bytes
+            exited.status if exited else None,
+            why=self.life.why,
+            peak_bytes=peak,
+            memory_bytes=self._function.policy.memory_bytes,
         )
         self._close()
         self._owner.gone(
             self,
             Departure(
-                begun=begun,
+                begun=tuple(begun),
+                culprits=self._culprits,
                 unbegun=tuple(unbegun),
                 was_ready=self._was_ready,
                 failed=self._failed,
@@ -185,14 +200,20 @@ class Worker:
                     case frames.Begun():
                         lease = life.begun(frame.index)
                         lease.begun = instant()
-                        self._arm(lease)
+                        self._deadlines.begin(lease)
                         if self._quota is not None:
                             self._quota.wake()
                         jobs.began(self, lease)
                     case frames.Output():
-                        jobs.wrote(self, life.running(frame.index), frame)
+                        jobs.wrote(self, life.of(frame.index), frame)
                     case frames.Progress():
-                        jobs.progressed(self, life.running(frame.index), frame)
+                        jobs.progressed(self, life.of(frame.index), frame)
+                    case frames.Extend():
+                        self._deadlines.extend(life.of(frame.index), frame.by_ms)
+                    case frames.Listens():
+                        life.of(frame.index).listens = True
+                    case frames.Imported():
+                        self._imported()
                     case frames.Ready():
                         life.became_ready()
                         self._became_ready()
@@ -205,9 +226,8 @@ class Worker:
 
     def _became_ready(self) -> None:
         self._was_ready = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._starting is not None:
+            self._starting.cancel()
         self._owner.ready(self)
 
     def _broke(self, fault: Fault) -> None:
@@ -236,49 +256,58 @@ class Worker:
 
     # ---- time and end -------------------------------------------------------------------------------------------
 
-    def _arm(self, lease: Lease) -> None:
-        """One timer serves all its jobs: it is moved when it fires too early, not with every job."""
-        self._deadline = self._loop.time() + lease.function.policy.timeout_ms / 1000
-        if self._timer is None:
-            self._timer = self._loop.call_at(self._deadline, self._overdue)
-        elif self._timer.when() > self._deadline:
-            self._timer.cancel()
-            self._timer = self._loop.call_at(self._deadline, self._overdue)
+    def _expect_start(self, within_s: float, why_not: str) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+        detail = f"the worker was not ready within {within_s:g} s: {why_not}"
+        self._starting = self._loop.call_later(within_s, self.kill, "startup", detail)
 
-    def _overdue(self) -> None:
-        self._timer = None
+    def _imported(self) -> None:
+        """Its module is there; its lifespan has a time of its own."""
+        if self.life.phase is not Phase.STARTING or self._function.startup_ms is None:
+            raise Fault("expected word of an import only while a worker with a lifespan starts")
+        self._expect_start(
+            self._function.startup_ms / 1000, f"the @lifespan of {self._function.file} has not come to its yield"
+        )
+
+    def _look(self) -> None:
         if self._channel is not None and self.life.phase is not Phase.GONE:
-            self._channel.read()  # an answer that has arrived counts
-        if self.life.current is None or self._timer is not None:  # nothing runs, or another job has just begun
-            return
-        if self._loop.time() < self._deadline - 0.001:
-            self._timer = self._loop.call_at(self._deadline, self._overdue)
-        else:
-            self.kill("timeout")
+            self._channel.read()
+
+    def _tell(self, lease: Lease) -> None:
+        if self._channel is not None:
+            self._channel.send(frames.Cancel(lease.index))
+
+    def _over(self, leases: list[Lease]) -> None:
+        """These were to end and did not. Where they did not even hear it, a neighbour may be blocking their loop."""
+        is_known = len(self.life.running) == 1
+        culprits = [lease for lease in leases if is_known or lease.listens or lease.cancelling]
+        self.kill("cancelled" if all(lease.cancelling for lease in leases) else "timeout", culprits=culprits)
 
     def _expect_exit(self) -> None:
         """It was told to stop. While its job runs it may; with nothing to do it has no reason to be here."""
-        if self.life.current is None:
+        idle_s = 0.0 if self.life.running else instant() - self.stirred
+        if idle_s >= IDLE_WITHIN_S - 0.01:
             self.kill("released")
         else:
-            self._waits.append(self._loop.call_later(IDLE_WITHIN_S, self._expect_exit))
+            self._waits.append(self._loop.call_later(IDLE_WITHIN_S - idle_s, self._expect_exit))
 
-    def _withdraw(self, was_running: Lease | None) -> None:
+    def _withdraw(self, had_begun: int) -> None:
         """The Stop has long been in its channel. Nothing new has begun since: what it has not begun, it never will."""
         if self.life.phase is not Phase.STOPPING or self._channel is None:
             return
         self._channel.read()
         if self.life.phase is not Phase.STOPPING or not self.life.unbegun:
             return
-        current = self.life.current
-        if current is None or current is not was_running:  # it is about to exit, or has just begun one more
-            self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, current))
+        if not self.life.running or self.life.began != had_begun:  # it is about to exit, or has just begun one more
+            self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, self.life.began))
         else:
             self._owner.withdrawn(self, self.life.withdraw())
 
     def _spilled(self, data: bytes) -> None:
-        if self.life.current is not None:
-            self._jobs.spilled(self, self.life.current, data)
+        if len(self.life.running) == 1:  # of several nobody can say who wrote it
+            [lease] = self.life.running.values()
+            self._jobs.spilled(self, lease, data)
 
     def _expect_gone(self) -> None:
         if self._given_up is None:
@@ -295,9 +324,8 @@ class Worker:
         self._base.kill(self._number)
 
     def _close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        for wait in (*self._waits, self._given_up):
+        self._deadlines.close()
+        for wait in (*self._waits, self._given_up, self._starting):
             if wait is not None:
                 wait.cancel()
         if self._quota is not None:

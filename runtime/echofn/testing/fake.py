@@ -12,6 +12,7 @@ from echofn import codec
 from echofn.children import Children, instant_ms
 from echofn.context import Context
 from echofn.frames import Job
+from echofn.lifespans import state_of
 from echofn.testing.names import package_around
 from echofn.units import duration_ms
 
@@ -34,7 +35,8 @@ class Enqueued(NamedTuple):
 class FakeContext(Context):
     """A `Context` that remembers. What an enqueue refuses in production (a payload that does not fit) it refuses, too.
 
-    `enqueued`: the calls of `ctx.enqueue`, in order · `progressed`: (fraction, note) of each `ctx.progress` ·
+    `state` and `cancelled` answer what was given. `enqueued`: the calls of `ctx.enqueue`, in order · `progressed`:
+    (fraction, note) of each `ctx.progress` · `extended`: milliseconds of each `ctx.extend` ·
     `records`: what `ctx.log` was given, as `logging` records; `lines`: their texts.
     """
 
@@ -43,6 +45,7 @@ class FakeContext(Context):
         super().__init__(stand_in)
         self.enqueued: list[Enqueued] = []
         self.progressed = run.progressed
+        self.extended = run.extended
         self.records = run.session.logger.records
         self._stand_in = run
 
@@ -83,11 +86,13 @@ def fake_context(
     timeout: str | float | timedelta = "60s",
     version: str = "DEP00000000000",
     env: str = "dev",
+    state: object = None,
+    cancelled: bool = False,
 ) -> FakeContext:
     """A context for a call of a handler in a test. Each argument is what the attribute of that name answers.
 
     Times stand still at `due`, with their zone; ids of enqueued jobs are JOB00000000001, JOB00000000002, … `fence` is
-    the attempt unless given.
+    the attempt unless given. `state` is what a lifespan would yield: a mapping's values become attributes.
     """
     due_ms = instant_ms(due)
     job = Job(
@@ -105,20 +110,33 @@ def fake_context(
         manual=manual,
     )
     session = SimpleNamespace(
-        function=SimpleNamespace(name=function), version=version, env=env, logger=_Logger(function)
-    )
-    return FakeContext(_Run(job, session, due_ms))
+        function=SimpleNamespace(name=function), version=version, env=env, logger=_Logger(function),
+        state=state_of("the test", state),
+    )  # fmt: skip
+    return FakeContext(_Run(job, session, due_ms, cancelled))
 
 
 class _Run:
     """As much of a run as a context asks for."""
 
-    def __init__(self, job: Job, session: SimpleNamespace, now_ms: int) -> None:
+    def __init__(self, job: Job, session: SimpleNamespace, now_ms: int, cancelled: bool) -> None:
         self.job = job
         self.session = session
         self.now_ms = now_ms
         self.children = Children(1, "")
         self.progressed: list[tuple[float, str]] = []
+        self.extended: list[int] = []
+        self._cancelled = cancelled
+
+    @property
+    def extended_ms(self) -> int:
+        return sum(self.extended)
+
+    def extend(self, by_ms: int) -> None:
+        self.extended.append(by_ms)
+
+    def is_asked(self) -> bool:
+        return self._cancelled
 
     def progress(self, fraction: float, note: str, *, at_once: bool) -> None:
         """All of them, also those that a worker would leave out as too many."""

@@ -15,9 +15,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TextIO, cast
+from typing import Any, TextIO, TypeVar, cast
 
 from echod.bus import Bus as EchodBus
 from echod.model.job import Claimed, Done
@@ -30,16 +30,18 @@ from echod.supervisor.handover import job_frame
 from echod.supervisor.journal import Journal
 from echod.supervisor.leases import Lease
 from echofn import capture, frames
+from echofn.channel import Channel
 from echofn.manifest import Function
 from echofn.refusals import Refusals
 from echofn.run import Run
 from echofn.signature import shape_of
 from echofn.testing.loading import Source
-from echofn.worker import Channel, Session, opened_by
+from echofn.worker import Session, opened_by
 
 CLAIMER = WORKER = "WRK00000000001"
 LEASE_MS = 15_000
 ROLL = 1.0  # full jitter's longest wait: 500 ms, 1 s, 2 s, …
+T = TypeVar("T")
 _Said = frames.Output | frames.Progress
 
 
@@ -122,13 +124,14 @@ class _Bench:
         refusals = Refusals("off", opened_by(function.policy), source.folder.path, "")
         self._session = Session(spawn, cast("Channel", _Sink(self._sent)), refusals)
         self._session.folder = source.folder
+        _beside_a_loop(lambda: self._session.enter(source.module))
 
     def run(self, job: frames.Job, now_ms: int, source: Source) -> tuple[frames.Ended, list[_Said]]:
         self._session.shape = shape_of(source.handler())
         self._sent.clear()
         run = _Run(self._session, 0, job, now_ms)
         with _heard(), _timer_kept():
-            ended = _beside_a_loop(run)
+            ended = _beside_a_loop(run.go)
         run.lines.close()
         if run.raised is not None and _is_for_the_test(run.raised):
             raise run.raised
@@ -136,6 +139,7 @@ class _Bench:
         return ended, [each for each in told if isinstance(each, _Said)]
 
     def close(self) -> None:
+        _beside_a_loop(self._session.leave)
         loop = self._session.loop._loop
         if loop is not None:  # as asyncio.run leaves it
             loop.close()
@@ -166,12 +170,12 @@ def _is_for_the_test(error: BaseException) -> bool:
     return True
 
 
-def _beside_a_loop(run: _Run) -> frames.Ended:
+def _beside_a_loop(work: Callable[[], T]) -> T:
     """In an async test this thread has a loop already, and an async handler needs one of its own: it gets a thread."""
     if asyncio._get_running_loop() is None:
-        return run.go()
+        return work()
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(run.go).result()
+        return thread.submit(work).result()
 
 
 @contextlib.contextmanager

@@ -56,6 +56,7 @@ class Answer:
     def __init__(self) -> None:
         self.output: list[frames.Output] = []
         self.progress: list[frames.Progress] = []
+        self.said: list[frames.Listens | frames.Extend] = []
         self.ended: frames.Ended | None = None
 
     @property
@@ -106,6 +107,8 @@ class Worker:
         self.pipe = pipe
         self.pid = 0
         self.exited: frames.Exited | None = None
+        self.handed = 0
+        self.at_once = 1
         self._received = b""
 
     def send(self, message: frames.ToWorker) -> None:
@@ -136,38 +139,55 @@ class Worker:
 
     def run(self, *jobs: frames.Job, now_ms: int = 2_000) -> list[Answer]:
         """Run the jobs and check the order that frames promise."""
-        self.send(frames.Run(jobs, now_ms))
+        self.hand(*jobs, now_ms=now_ms)
         return self.collect(len(jobs))
 
+    def hand(self, *jobs: frames.Job, now_ms: int = 2_000) -> int:
+        """Give it jobs; the position of the first."""
+        first, self.handed = self.handed, self.handed + len(jobs)
+        self.send(frames.Run(jobs, now_ms))
+        return first
+
     def collect(self, count: int) -> list[Answer]:
-        answers: list[Answer] = []
-        while len(answers) < count or answers[-1].ended is None:
+        """The answers to the last `count` jobs, in the order in which they were handed over."""
+        return self._collect(self.handed - count, set())
+
+    def collect_rest(self, first: int) -> list[Answer]:
+        """The answers to jobs that were seen to begin, from this one on."""
+        return self._collect(first, set(range(first, self.handed)))
+
+    def _collect(self, first: int, running: set[int]) -> list[Answer]:
+        answers = {index: Answer() for index in range(first, self.handed)}
+        begun = first + len(running)
+        while running or begun < self.handed:
             match message := self.read():
-                case frames.Begun():
-                    assert not answers or answers[-1].ended is not None, "Begun within a run"
-                    assert message.index == len(answers)
-                    answers.append(Answer())
-                case frames.Ended():
-                    assert message.index == len(answers) - 1
-                    assert answers[-1].ended is None, "a second Ended"
-                    answers[-1].ended = message
-                case frames.Output():
-                    assert message.index == len(answers) - 1
-                    assert answers[-1].ended is None, "output after the end"
-                    answers[-1].output.append(message)
-                case frames.Progress():
-                    assert message.index == len(answers) - 1
-                    answers[-1].progress.append(message)
+                case frames.Begun(index=index):
+                    assert index == begun, "out of turn"
+                    begun += 1
+                    running.add(index)
+                    assert len(running) <= self.at_once, "Begun within a run"
+                case frames.Ended(index=index):
+                    running.remove(index)
+                    answers[index].ended = message
+                case frames.Output(index=index):
+                    assert index in running, "output of a run that does not run"
+                    answers[index].output.append(message)
+                case frames.Progress(index=index):
+                    assert index in running
+                    answers[index].progress.append(message)
+                case frames.Listens(index=index) | frames.Extend(index=index):
+                    assert index in running
+                    answers[index].said.append(message)
                 case _:
-                    raise AssertionError(f"unexpected {message} after {len(answers)} answers")
-        return answers
+                    raise AssertionError(f"unexpected {message}")
+        return list(answers.values())
 
     def one(self, payload: Any = None, **fields: Any) -> Answer:
         return self.run(job(payload, **fields))[0]
 
     def begin(self, payload: Any = None, **fields: Any) -> None:
         """Hand one job over and see it begun."""
-        self.send(frames.Run((job(payload, **fields),), 2_000))
+        self.hand(job(payload, **fields))
         assert isinstance(self.read(), frames.Begun)
 
     def printed(self) -> str:
@@ -234,11 +254,14 @@ class Base:
         number = self._spawned
         ours, theirs = socket.socketpair()
         read_end, write_end = os.pipe()
-        policy = fields.pop("policy", Policy())
-        name = f"{module}.{attribute}"
+        function = Function(
+            f"{module}.{attribute}", module, attribute, module.replace(".", "/") + ".py", 1,
+            fields.pop("policy", Policy()), (),
+            is_async=fields.pop("is_async", False), startup_ms=fields.pop("startup_ms", None),
+        )  # fmt: skip
         told: dict[str, Any] = {
             "number": number,
-            "function": Function(name, module, attribute, module.replace(".", "/") + ".py", 1, policy, ()),
+            "function": function,
             "package": "functions",
             "root": str(self.root),
             "version": "DEP0KHTOWnGLuC",
@@ -250,6 +273,7 @@ class Base:
         }
         spawn = frames.Spawn(**{**told, **fields})
         worker = self.workers[number] = Worker(self, number, ours, read_end)
+        worker.at_once = spawn.function.at_once
         socket.send_fds(self.control, [frames.encode(spawn)], [theirs.fileno(), write_end])
         theirs.close()
         os.close(write_end)
@@ -265,7 +289,8 @@ class Base:
     def serve(self, source: str, attribute: str = "f", **fields: Any) -> Worker:
         """A ready worker of the module `m` with this source."""
         write(self.folder, m=source)
-        return self.ready(attribute, **fields)
+        is_async = f"async def {attribute}(" in source  # as discovery would say
+        return self.ready(attribute, **{"is_async": is_async, **fields})
 
     def kill(self, worker: Worker) -> None:
         self.control.send(frames.encode(frames.Kill(worker.number)))

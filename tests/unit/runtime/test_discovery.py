@@ -48,7 +48,6 @@ BAD = [
         None,
         'STRIPE_KEY\' is not in the environment here; add secrets=["STRIPE_KEY"] to @queue (',
     ),
-    ("from echofn import lifespan\n", "error", 1, None, "lifespan is not in this version"),
     ("import sys\nsys.exit(3)\n", "exit", None, None, "sys.exit(3)"),
     ("import os\nos._exit(3)\n", "exit", None, None, "exit code 3"),
     ("import ctypes\nctypes.string_at(0)\n", "crash", None, None, "SIGSEGV"),

@@ -343,7 +343,7 @@ def test_the_deadline_is_on_the_buss_clock_and_counts_from_the_runs_own_start(sh
     assert first.result + 50 <= second.result < first.result + 5_000
 
 
-@pytest.mark.parametrize("use", ["ctx.extend('5m')", "ctx.state", "ctx.cancelled", "ctx.jobs"])
+@pytest.mark.parametrize("use", ["ctx.jobs"])
 def test_what_a_context_cannot_do_yet_says_so(shared: Base, use: str) -> None:
     fault = outcome_of(shared, use).fault
     assert fault.exception == "NotImplementedError"
@@ -478,10 +478,9 @@ def test_a_sync_function_may_run_a_loop_of_its_own(shared: Base) -> None:
 
 def test_jobs_of_several_frames_run_in_order_and_share_the_modules_state(shared: Base) -> None:
     worker = shared.serve("seen = []\ndef f(payload):\n    seen.append(payload)\n    return list(seen)\n")
-    worker.send(frames.Run((job(1), job(2)), 1))
-    worker.send(frames.Run((job(3),), 1))
-    assert worker.collect(2)[1].result == [1, 2]
-    assert worker.collect(1)[0].result == [1, 2, 3]
+    worker.hand(job(1), job(2))
+    worker.hand(job(3))
+    assert [answer.result for answer in worker.collect(3)] == [[1], [1, 2], [1, 2, 3]]
 
 
 def test_an_alarm_goes_off_in_its_own_run_or_never(shared: Base) -> None:

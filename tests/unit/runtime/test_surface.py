@@ -23,16 +23,10 @@ def test_importing_echofn_loads_nothing_else(statement: str) -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    verbs = ["basic", "bearer", "cron", "every", "hmac", "queue", "webhook"]
+    verbs = ["basic", "bearer", "cron", "every", "hmac", "lifespan", "queue", "webhook"]
     assert echofn.__all__ == ["Cancel", "Context", "Fail", "Request", "Retry", "Snooze", *verbs]
     assert all(hasattr(echofn, name) for name in echofn.__all__)
     assert not hasattr(echofn, "anything_else")
-
-
-@pytest.mark.parametrize("name", ["lifespan"])
-def test_what_comes_later_says_so(name: str) -> None:
-    with pytest.raises(ImportError, match="not in this version"):
-        getattr(echofn, name)
 
 
 def test_an_annotated_function_is_the_same_function() -> None:

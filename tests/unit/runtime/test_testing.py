@@ -309,6 +309,41 @@ def test_a_fake_context_refuses_what_production_would() -> None:
     assert ctx.enqueued[0][1:5] == ("elsewhere.pack", {"n": 1}, "acme", "5m")
 
 
+def test_a_fake_context_has_the_state_and_the_end_that_it_was_given() -> None:
+    ctx = fake_context(state={"http": "fake"}, cancelled=True, timeout="1s")
+    before = ctx.deadline
+    ctx.extend("5m")
+    assert (ctx.state.http, ctx.cancelled, ctx.extended) == ("fake", True, [300_000])
+    assert ctx.deadline - before == timedelta(minutes=5)
+    assert fake_context(state=7).state == 7
+    with pytest.raises(AttributeError, match="the test has no @lifespan"):
+        _ = fake_context().state.http
+
+
+def test_a_lifespan_lasts_as_long_as_the_bus(tmp_path: Path) -> None:
+    from echofn.testing import running_bus
+
+    (tmp_path / "lived.py").write_text(
+        "import asyncio\nfrom echofn import lifespan, queue\nseen = []\n"
+        "@lifespan\nasync def clients():\n    seen.append('enter')\n"
+        "    yield {'loop': id(asyncio.get_running_loop())}\n    seen.append('leave')\n"
+        "@queue\nasync def f(payload, ctx):\n    return ctx.state.loop == id(asyncio.get_running_loop())\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import lived  # type: ignore[import-not-found]
+
+        with running_bus() as one:
+            one.load(lived)
+            jobs = [one.enqueue(lived.f) for _ in range(2)]
+            one.run_due()
+            assert [job.result for job in jobs] == [True, True]
+            assert lived.seen == ["enter"]
+        assert lived.seen == ["enter", "leave"]
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
 def test_a_fake_context_needs_neither_pytest_nor_echod() -> None:
     code = "import sys, echofn.testing as t; t.fake_context(); print({'echod', 'pytest'} & {*sys.modules})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

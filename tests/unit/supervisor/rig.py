@@ -75,7 +75,15 @@ class Shelf:
         return lambda: self._listeners.remove(callback)
 
 
-def function(attribute: str, *, backoff: Backoff | None = None, context: bool = True, **policy: Any) -> Function:
+def function(
+    attribute: str,
+    *,
+    backoff: Backoff | None = None,
+    context: bool = True,
+    is_async: bool = False,
+    startup_ms: int | None = None,
+    **policy: Any,
+) -> Function:
     """`jobs.<attribute>(payload, ctx)`, as discovery would describe it."""
     return Function(
         name=f"jobs.{attribute}",
@@ -87,6 +95,8 @@ def function(attribute: str, *, backoff: Backoff | None = None, context: bool = 
         triggers=(QueueTrigger(),),
         takes_payload=True,
         takes_context=context,
+        is_async=is_async,
+        startup_ms=startup_ms,
     )
 
 

@@ -13,8 +13,11 @@ from echod.supervisor.channel import Splitter
 from echofn import frames
 
 SAID: tuple[frames.FromWorker, ...] = (
+    frames.Imported(),
     frames.Ready(import_us=5, walls=("rlimits",)),
     frames.Begun(0),
+    frames.Listens(0),
+    frames.Extend(0, 5_000),
     frames.Output(0, "stdout", "", "", "häll\x00o", 12),
     frames.Progress(0, 0.5, "half"),
     frames.Ended(0, "done", 1, 2, 3, result=b"\x01", children=(frames.Child(1, "f", b"\xc0"),)),

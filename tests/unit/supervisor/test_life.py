@@ -7,14 +7,14 @@ import signal
 import pytest
 
 from echod.supervisor.channel import Fault
-from echod.supervisor.life import Life, Phase, cause_of
+from echod.supervisor.life import Life, Phase, blame, cause_of
 
 Step = tuple[str, object]
 
 
-def live(*steps: Step) -> tuple[Life[str], list[str]]:
+def live(*steps: Step, at_once: int = 1) -> tuple[Life[str], list[str]]:
     """A life after these steps, and the jobs that were answered."""
-    life: Life[str] = Life()
+    life: Life[str] = Life(at_once)
     answered: list[str] = []
     for verb, value in steps:
         match verb:
@@ -29,7 +29,7 @@ def live(*steps: Step) -> tuple[Life[str], list[str]]:
             case "ended":
                 answered.append(life.answered(int(str(value))))
             case "output":
-                life.running(int(str(value)))
+                life.of(int(str(value)))
             case "stop":
                 life.stop()
             case "kill":
@@ -41,46 +41,46 @@ def live(*steps: Step) -> tuple[Life[str], list[str]]:
 
 READY: Step = ("ready", None)
 
-HISTORIES: dict[str, tuple[list[Step], list[str], str | None, list[str]]] = {
+HISTORIES: dict[str, tuple[list[Step], list[str], list[str], list[str]]] = {
     # name: steps, answered, the job that had begun, the jobs that had not
-    "a start that ends at once": ([], [], None, []),
-    "a start that failed": ([("failed", None)], [], None, []),
-    "ready and idle": ([READY], [], None, []),
-    "one job, answered": ([READY, ("hand", "a"), ("begun", 0), ("ended", 0)], ["a"], None, []),
-    "a crash in the only job": ([READY, ("hand", "a"), ("begun", 0)], [], "a", []),
-    "a crash before the job began": ([READY, ("hand", "a")], [], None, ["a"]),
-    "a crash in the first of three": ([READY, ("hand", "a b c"), ("begun", 0)], [], "a", ["b", "c"]),
+    "a start that ends at once": ([], [], [], []),
+    "a start that failed": ([("failed", None)], [], [], []),
+    "ready and idle": ([READY], [], [], []),
+    "one job, answered": ([READY, ("hand", "a"), ("begun", 0), ("ended", 0)], ["a"], [], []),
+    "a crash in the only job": ([READY, ("hand", "a"), ("begun", 0)], [], ["a"], []),
+    "a crash before the job began": ([READY, ("hand", "a")], [], [], ["a"]),
+    "a crash in the first of three": ([READY, ("hand", "a b c"), ("begun", 0)], [], ["a"], ["b", "c"]),
     "a crash in the second of three": (
         [READY, ("hand", "a b c"), ("begun", 0), ("ended", 0), ("begun", 1)],
         ["a"],
-        "b",
+        ["b"],
         ["c"],
     ),
     "a crash between two jobs charges neither": (
         [READY, ("hand", "a b"), ("begun", 0), ("ended", 0)],
         ["a"],
-        None,
+        [],
         ["b"],
     ),
-    "a second frame counts from nought again": (
-        [READY, ("hand", "a b"), ("hand", "c"), ("begun", 0), ("ended", 0), ("begun", 1), ("ended", 1), ("begun", 0)],
+    "a second frame counts on": (
+        [READY, ("hand", "a b"), ("hand", "c"), ("begun", 0), ("ended", 0), ("begun", 1), ("ended", 1), ("begun", 2)],
         ["a", "b"],
-        "c",
+        ["c"],
         [],
     ),
     "a stopped worker finishes what has begun": (
         [READY, ("hand", "a b"), ("begun", 0), ("stop", None), ("ended", 0)],
         ["a"],
-        None,
+        [],
         ["b"],
     ),
     "an answer that was on its way when we killed stands": (
         [READY, ("hand", "a b"), ("begun", 0), ("kill", "timeout"), ("ended", 0)],
         ["a"],
-        None,
+        [],
         ["b"],
     ),
-    "output of the running job is heard": ([READY, ("hand", "a"), ("begun", 0), ("output", 0)], [], "a", []),
+    "output of the running job is heard": ([READY, ("hand", "a"), ("begun", 0), ("output", 0)], [], ["a"], []),
 }
 
 
@@ -92,6 +92,73 @@ def test_only_the_job_that_had_begun_is_charged(name: str) -> None:
     assert life.gone() == (begun, unbegun)
     assert life.phase is Phase.GONE
     assert life.held == 0
+
+
+SIDE_BY_SIDE: dict[str, tuple[list[Step], list[str], list[str], list[str]]] = {
+    "three at once, the second ends first": (
+        [READY, ("hand", "a b c"), ("begun", 0), ("begun", 1), ("begun", 2), ("ended", 1)],
+        ["b"],
+        ["a", "c"],
+        [],
+    ),
+    "room made by one is the next one's": (
+        [READY, ("hand", "a b c d e"), *(("begun", n) for n in range(3)), ("ended", 2), ("begun", 3)],
+        ["c"],
+        ["a", "b", "d"],
+        ["e"],
+    ),
+    "two frames run together under positions of their own": (
+        [READY, ("hand", "a"), ("hand", "b"), ("begun", 0), ("begun", 1), ("ended", 0), ("ended", 1)],
+        ["a", "b"],
+        [],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIDE_BY_SIDE)
+def test_several_run_at_once_and_each_is_known_by_its_position(name: str) -> None:
+    steps, answered, begun, unbegun = SIDE_BY_SIDE[name]
+    life, got = live(*steps, at_once=3)
+    assert got == answered
+    assert life.held == len(begun) + len(unbegun)
+    assert life.gone() == (begun, unbegun)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("begun", 0), ("begun", 1), ("begun", 2), ("begun", 3)],  # a fourth of three
+        [("begun", 0), ("begun", 2)],
+        [("begun", 0), ("begun", 1), ("ended", 2)],
+        [("begun", 0), ("begun", 1), ("ended", 0), ("output", 0)],
+    ],
+)
+def test_side_by_side_is_no_excuse(steps: list[Step]) -> None:
+    with pytest.raises(Fault):
+        live(READY, ("hand", "a b c d"), *steps, at_once=3)
+
+
+@pytest.mark.parametrize(
+    ("begun", "culprits", "why", "charged", "spared", "suspects"),
+    [
+        ("a", "", None, "a", "", ""),  # alone when it died
+        ("ab", "", None, "", "", "ab"),  # one of them, and nobody can say which
+        ("ab", "", "protocol", "", "", "ab"),
+        ("abc", "b", "timeout", "b", "ac", ""),
+        ("abc", "ac", "timeout", "ac", "b", ""),
+        ("abc", "", "timeout", "", "", "abc"),  # late, and did not hear it: a neighbour may block their loop
+        ("ab", "a", "cancelled", "a", "b", ""),
+        ("a", "", "released", "", "a", ""),  # we are going down
+        ("ab", "", "released", "", "ab", ""),
+        ("", "", None, "", "", ""),
+    ],
+)
+def test_who_pays_is_whom_it_died_of(
+    begun: str, culprits: str, why: str | None, charged: str, spared: str, suspects: str
+) -> None:
+    fate = blame(list(begun), list(culprits), why)  # type: ignore[arg-type]
+    assert (fate.charged, fate.spared, fate.suspects) == (list(charged), list(spared), list(suspects))
 
 
 LIES: dict[str, list[Step]] = {

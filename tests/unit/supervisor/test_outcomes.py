@@ -39,9 +39,11 @@ def said(outcome: str, **more: Any) -> frames.Ended:
     return frames.Ended(index=0, outcome=outcome, wall_us=1_000, cpu_us=1, peak_bytes=1, **more)  # type: ignore[arg-type]
 
 
-def verdict(ended: frames.Ended, *, cancelling: bool = False) -> Any:
+def verdict(ended: frames.Ended, *, cancelling: bool = False, told: Any = None) -> Any:
     found = {"shop.pack": FUNCTION}
-    return outcomes.of(lease(cancelling=cancelling), RUN, ended, found.get, roll=0.5)
+    made = lease(cancelling=cancelling)
+    made.told = told or ("cancelled" if cancelling else None)
+    return outcomes.of(made, RUN, ended, found.get, roll=0.5)
 
 
 FAULT = frames.Fault("ValueError", "no", "trace", "error")
@@ -63,6 +65,50 @@ def test_what_was_asked_to_stop_is_not_tried_again(outcome: str) -> None:
 
 def test_a_result_that_came_before_the_stop_stands() -> None:
     assert isinstance(verdict(said("done"), cancelling=True), Done)
+
+
+def test_who_knew_of_a_cancel_and_returned_has_obeyed() -> None:
+    assert isinstance(verdict(said("done", obeyed=True), cancelling=True), Cancelled)
+    assert isinstance(verdict(said("dead", fault=FAULT, obeyed=True), cancelling=True), Dead)
+
+
+ENDED = frames.Fault("CancelledError", "", "where it was", "error")
+
+
+def test_who_knew_of_its_deadline_and_ended_has_run_out_of_time() -> None:
+    for ended in (said("done", obeyed=True), said("retry", fault=ENDED, obeyed=True)):
+        late = verdict(ended, told="timeout")
+        assert isinstance(late, Retry)
+        assert (late.error.type, late.error.cause) == ("Timeout", "timeout")
+        assert "60000 ms" in late.error.message
+    assert late.error.traceback == "where it was"
+    own = verdict(said("retry", fault=FAULT, obeyed=True), told="timeout")
+    assert (own.error.type, own.error.message, own.error.cause) == ("ValueError", "no", "timeout")
+
+
+def test_verdicts_of_its_own_stand_at_a_deadline() -> None:
+    assert isinstance(verdict(said("delay", after_ms=5, obeyed=True), told="timeout"), Delay)
+    assert isinstance(verdict(said("dead", fault=FAULT, obeyed=True), told="timeout"), Dead)
+    assert verdict(said("retry", fault=FAULT, after_ms=5, obeyed=True), told="timeout").after_ms == 5
+
+
+def test_who_did_not_know_ends_as_it_says() -> None:
+    assert isinstance(verdict(said("done"), told="timeout"), Done)
+    assert verdict(said("retry", fault=FAULT), told="timeout").error.cause == "error"
+
+
+def test_a_worker_that_says_it_obeyed_without_being_told_is_not_believed() -> None:
+    assert isinstance(verdict(said("done", obeyed=True)), Done)
+    assert verdict(said("retry", fault=FAULT, obeyed=True)).error.cause == "error"
+
+
+def test_a_start_at_a_wall_is_dead_and_another_failed_start_is_tried_again() -> None:
+    def start(cause: str) -> Any:
+        failed = frames.Failed("OSError", "no", "…", cause)
+        return outcomes.not_started(lease(), RUN, failed, failed.cause, roll=0.5)
+
+    assert isinstance(start("wall:network"), Dead)
+    assert isinstance(start("error"), Retry)
 
 
 def test_a_crash_is_charged_and_backs_off_like_an_error() -> None:

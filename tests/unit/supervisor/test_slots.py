@@ -24,8 +24,8 @@ from echod.policy.slots import (
 )
 
 
-def load(*held: int, starting: int = 0, waiting: int = 0, startable: int = 0, batch: int = 1) -> Load:
-    return Load(held=held, starting=starting, waiting=waiting, startable=startable, batch=batch)
+def load(*held: int, starting: int = 0, waiting: int = 0, startable: int = 0, batch: int = 1, at_once: int = 1) -> Load:
+    return Load(held=held, starting=starting, waiting=waiting, startable=startable, batch=batch, at_once=at_once)
 
 
 def paced(wall_us: int, payload_bytes: int = 10) -> Pace:
@@ -54,6 +54,21 @@ def test_with_priorities_nothing_is_taken_ahead_of_its_turn() -> None:
     assert batch_size(paced(20), ordered=True) == 1
 
 
+@pytest.mark.parametrize(
+    ("pace", "ordered", "size"),
+    [
+        (Pace(), False, 10),  # nobody timed it, and none waits behind another
+        (paced(5_000_000), False, 10),
+        (paced(20), True, 10),
+        (paced(10_000), False, 50),  # 50 ms of work for each of the ten
+        (paced(20), False, MOST_JOBS),
+        (paced(20, 1_000_000), False, 10),
+    ],
+)
+def test_a_worker_that_runs_ten_at_once_holds_ten_and_the_next(pace: Pace, ordered: bool, size: int) -> None:
+    assert batch_size(pace, at_once=10, ordered=ordered) == size
+
+
 def test_one_slow_run_ends_fetch_ahead_at_once() -> None:
     pace = paced(100)
     for _ in range(100):
@@ -77,6 +92,7 @@ def test_never_more_than_the_budget_unless_it_is_one_job(wall_us: int, payload_b
     ("state", "count"),
     [
         (load(startable=2), 1),  # the first job starts one worker, not two
+        (load(starting=1, startable=1, batch=10, at_once=10), 11),  # ten for it, one to start another for
         (load(0, startable=1), 2),
         (load(1, startable=1), 1),
         (load(1, 1), 0),

@@ -1,0 +1,204 @@
+"""How a worker's runs are begun and ended: one after the other for a sync function, side by side on one loop for an
+async one.
+
+Both keep the order that frames promise, listen before they begin anything (a Stop comes before the next job, not after
+the batch), and end what a run left running: the sync worker after each run, the async one whenever nobody runs, since
+what runs side by side cannot be told apart from outside.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+from echofn import processes
+from echofn.channel import Inbox
+from echofn.faults import message_of, raw, type_of
+from echofn.frames import Begun, Listens, framed
+from echofn.run import Run, disarm
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from echofn.worker import Session
+
+
+class Litter:
+    """The processes that runs leave behind."""
+
+    def __init__(self, level: str) -> None:
+        self._pid = os.getpid()
+        self._sees_processes = level in {"off", "minimal"}
+        self._spared: frozenset[int] = frozenset()  # processes started at import: part of the module's state
+        if self._sees_processes and processes.has_children():
+            self._spared = frozenset(processes.descendants(self._pid))
+
+    def is_child(self) -> bool:
+        """Whether this is a child that a handler forked, and that came back here."""
+        return os.getpid() != self._pid
+
+    def is_left(self) -> bool:
+        """Clear up. True where something is left that cannot be seen from in here: it ends with this process."""
+        if not processes.has_children():
+            return False
+        if not self._sees_processes:
+            return not processes.reaped_all()
+        processes.kill_below(self._pid, self._spared)
+        processes.reap_below(self._pid, self._spared)
+        return False
+
+
+class OneByOne:
+    """Serves a sync function."""
+
+    def __init__(self, session: Session, inbox: Inbox, litter: Litter) -> None:
+        self._session, self._inbox, self._litter = session, inbox, litter
+        self._current: Run | None = None
+        inbox.on_cancel = self._told
+        session.is_asked = self._is_asked
+
+    def serve(self) -> None:
+        """Run jobs until told to stop."""
+        inbox = self._inbox
+        while True:
+            while not inbox.waiting and not inbox.stopping:
+                inbox.listen(wait=True)
+            if inbox.stopping:
+                return
+            self._session.send(framed(Begun(inbox.waiting[0][0])))
+            while self._run():
+                pass
+
+    def _run(self) -> bool:
+        """One run and its answer. True when the next job's Begun went out in the same write."""
+        index, job, is_cancelled = self._inbox.take()
+        self._current = run = Run(self._session, index, job, self._inbox.now_ms)
+        ended = run.skip() if is_cancelled else run.go()
+        if self._litter.is_child():
+            os._exit(0)
+        is_left = self._litter.is_left()
+        run.lines.close()
+        self._current = None
+        if is_left:
+            self._session.send(framed(ended))
+            os._exit(0)
+        if self._inbox.waiting:
+            self._inbox.listen(wait=False)
+            if not self._inbox.stopping:
+                self._session.send(framed(ended) + framed(Begun(self._inbox.waiting[0][0])))
+                return True
+        self._session.send(framed(ended))
+        return False
+
+    def _told(self, index: int) -> None:
+        if self._current is not None and self._current.index == index:
+            self._current.asked = True
+
+    def _is_asked(self, run: Run) -> bool:
+        """The answer to ctx.cancelled: what the supervisor has written is there to be read, in any thread."""
+        if not run.listens:
+            run.listens = True
+            run.lines.send(framed(Listens(run.index)))
+        if not run.asked and not run.lines.closed:
+            self._inbox.glance()
+        run.saw = run.saw or run.asked
+        return run.asked
+
+
+class SideBySide:
+    """Serves an async function: up to `at_once` runs on the worker's loop."""
+
+    def __init__(self, session: Session, inbox: Inbox, litter: Litter, descriptor: int) -> None:
+        self._session, self._inbox, self._litter = session, inbox, litter
+        self._at_once = session.function.at_once
+        self._descriptor = descriptor
+        self._runs: dict[int, tuple[Run, asyncio.Task[None]]] = {}
+        self._thread = threading.get_ident()
+        self._loop = session.loop.get()
+        inbox.on_cancel = self._told
+        session.is_asked = self._is_asked
+
+    def serve(self) -> None:
+        """Run jobs until told to stop and nothing runs any more."""
+        self._loop.add_reader(self._descriptor, self._readable)
+        while not (self._inbox.stopping and not self._runs):
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # an exit in a task of a handler's: its own affair
+                raw(
+                    2,
+                    f"echod worker: the loop goes on after {type_of(error)}: {message_of(error, self._session.mask)}\n",
+                )
+            if self._litter.is_child():
+                os._exit(0)
+        self._loop.remove_reader(self._descriptor)
+
+    def _readable(self) -> None:
+        self._inbox.listen(wait=False)
+        self._begin(b"")
+
+    def _begin(self, data: bytes) -> None:
+        """Begin what there is room for; `data` goes out before, in the same write."""
+        inbox, fresh = self._inbox, list[Run]()
+        while inbox.waiting and not inbox.stopping and len(self._runs) + len(fresh) < self._at_once:
+            index, job, is_cancelled = inbox.take()
+            run = Run(self._session, index, job, inbox.now_ms)
+            data += framed(Begun(index))
+            if is_cancelled:
+                data += framed(run.skip())
+            else:
+                fresh.append(run)
+        if data:
+            self._session.send(data)
+        for run in fresh:
+            task = self._loop.create_task(run.attend(), context=run.within)
+            self._runs[run.index] = (run, task)
+            task.add_done_callback(partial(self._done, run), context=self._session.context)
+        if inbox.stopping and not self._runs:
+            self._loop.stop()
+
+    def _done(self, run: Run, task: asyncio.Task[None]) -> None:
+        """A run is over: its answer, and the next ones begun."""
+        if self._litter.is_child():
+            os._exit(0)
+        if not task.cancelled():
+            task.exception()  # noted in the run; asked for, so that asyncio does not warn
+        ended = run.over()
+        run.lines.close()
+        del self._runs[run.index]
+        if not self._runs:
+            disarm()
+            if self._litter.is_left():
+                self._session.send(framed(ended))
+                os._exit(0)
+        if self._inbox.waiting:
+            self._inbox.listen(wait=False)
+        self._begin(framed(ended))
+
+    def _told(self, index: int) -> None:
+        run, task = self._runs.get(index, (None, None))
+        if run is not None and task is not None and task.cancel():
+            run.asked = run.saw = True
+            self._session.send(framed(Listens(index)))
+
+    def _is_asked(self, run: Run) -> bool:
+        """The answer to ctx.cancelled. A handler that keeps the loop busy looks for itself; a thread leaves that to
+        the loop."""
+        if not run.asked and not run.lines.closed and threading.get_ident() == self._thread:
+            self._inbox.glance()
+            if self._inbox.waiting or self._inbox.stopping:
+                self._loop.call_soon(self._begin, b"", context=self._session.context)
+        return run.asked
+
+
+def serve(session: Session, inbox: Inbox, level: str, descriptor: int) -> NoReturn:
+    """The rest of a worker's life, once it is ready."""
+    litter = Litter(level)
+    if session.function.is_async:
+        SideBySide(session, inbox, litter, descriptor).serve()
+    else:
+        OneByOne(session, inbox, litter).serve()
+    session.leave()
+    os._exit(0)

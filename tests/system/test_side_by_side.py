@@ -1,0 +1,379 @@
+"""Runs side by side in one worker, runs that are asked to end or ask for more time: who pays, who is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from echofn import frames
+from echofn.manifest import Function
+from unit.supervisor import rig as rigs
+from unit.supervisor.rig import Rig, function
+from valkey import Server
+
+SOURCE = """
+import asyncio, os, time
+from echofn import Fail, Snooze
+
+here = set()
+
+async def act(payload, ctx):
+    do = payload["do"]
+    if do == "meet":
+        here.add(payload["n"])
+        while len(here) < payload["of"]: await asyncio.sleep(0.002)
+        return os.getpid()
+    if do == "sleep":
+        await asyncio.sleep(payload["s"])
+        return os.getpid()
+    if do == "cling":
+        end = time.monotonic() + payload["s"]
+        while time.monotonic() < end:
+            try: await asyncio.sleep(0.01)
+            except asyncio.CancelledError: pass
+        return "went on"
+    if do == "tidy":
+        try: await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            print("tidying up")
+            raise
+    if do == "snooze when told":
+        if ctx.fence > 1: return "again"
+        try: await asyncio.sleep(30)
+        except asyncio.CancelledError: raise Snooze(0.01)
+    if do == "block": time.sleep(payload["s"])
+    if do == "abort": os.abort()
+    if do == "lie": os.write(3, payload["bytes"])
+    if do == "extend":
+        for _ in range(payload["times"]): ctx.extend(payload["by"])
+        await asyncio.sleep(payload["s"])
+        return "in time"
+    if do == "print":
+        for n in range(5):
+            print(payload["n"], n)
+            await asyncio.sleep(0.002)
+
+def sync(payload, ctx):
+    do = payload["do"]
+    if do == "ask":
+        while not ctx.cancelled: time.sleep(0.005)
+        if payload.get("raise"): raise ValueError("stopped half way")
+        return "half done"
+    if do == "ask once":
+        ctx.cancelled
+        time.sleep(payload["s"])
+        return "whole"
+    if do == "extend":
+        ctx.extend(payload["by"])
+        time.sleep(payload["s"])
+        return "in time"
+    if do == "sleep":
+        time.sleep(payload["s"])
+        return os.getpid()
+"""
+
+Make = Callable[..., AbstractAsyncContextManager[Rig]]
+
+
+@pytest.fixture
+def make(server: Server, tmp_path: Path) -> Make:
+    def make(*functions: Function, source: str = SOURCE, **options: Any) -> AbstractAsyncContextManager[Rig]:
+        return rigs.rig(server.address, tmp_path, source, functions, **options)
+
+    return make
+
+
+def act(**policy: Any) -> Function:
+    """One worker for all."""
+    return function("act", is_async=True, **{"workers_max": 1, "timeout_ms": 30_000, "grace_ms": 300, **policy})
+
+
+def sync(**policy: Any) -> Function:
+    return function("sync", **{"workers_max": 1, "timeout_ms": 30_000, "grace_ms": 5_000, **policy})
+
+
+def result_of(job: Any) -> Any:
+    return msgspec.msgpack.decode(job.result)
+
+
+async def all_run(node: Rig, count: int) -> None:
+    await node.until(lambda: node.workers("act").get("runs") == count)
+
+
+# ---- side by side ---------------------------------------------------------------------------------------------------
+
+
+async def test_one_worker_runs_as_many_as_it_may_and_no_more(make: Make) -> None:
+    async with make(act(per_worker=10)) as node:
+        jobs = await node.mint_many("act", [{"do": "meet", "n": n, "of": 10} for n in range(10)])
+        done = await node.all_ended("act", jobs)  # each waits for all the others
+        assert len({result_of(job) for job in done}) == 1
+        sleepers = await node.mint_many("act", [{"do": "sleep", "s": 0.3}] * 25)
+        most = 0
+        while not all([(await node.job("act", job)).state == "done" for job in sleepers]):
+            most = max(most, node.workers("act")["runs"])
+        assert most == 10
+
+
+async def test_what_is_printed_side_by_side_lands_in_its_own_job(make: Make) -> None:
+    async with make(act()) as node:
+        jobs = await node.mint_many("act", [{"do": "print", "n": n} for n in range(10)])
+        await node.all_ended("act", jobs)
+        for n, job in enumerate(jobs):
+            page = await node.until(lambda job=job: _lines(node, job, 5))
+            assert [line.text for line in page] == [f"{n} {k}" for k in range(5)]
+
+
+async def _lines(node: Rig, job: str, count: int) -> Any:
+    lines = [line for _, line in await node.outside.logs("jobs.act", job)]
+    return lines if len(lines) >= count else None
+
+
+async def test_a_crash_is_charged_to_the_run_that_crashed_and_to_none_beside_it(make: Make) -> None:
+    async with make(act(retries=1)) as node:
+        others = await node.mint_many("act", [{"do": "sleep", "s": 1.0}] * 6)
+        await all_run(node, 6)
+        poison = await node.mint("act", {"do": "abort"})
+        dead = await node.ended("act", poison)
+        assert (dead.state, dead.failures, len(dead.history)) == ("dead", 2, 2)  # exactly its limit
+        assert dead.error is not None
+        assert dead.error.cause == "signal:ABRT"
+        done = await node.all_ended("act", others)
+        assert {(job.state, job.failures) for job in done} == {("done", 0)}
+
+
+async def test_many_poisons_among_many_reach_the_morgue_and_nobody_else_pays(make: Make) -> None:
+    async with make(act(retries=0, workers_max=2)) as node:
+        payloads = [{"do": "abort"} if n % 8 == 3 else {"do": "sleep", "s": 0.05} for n in range(32)]
+        jobs = await node.all_ended("act", await node.mint_many("act", payloads), within_s=60)
+        assert [(job.state, job.failures) for job in jobs] == [
+            ("dead", 1) if n % 8 == 3 else ("done", 0) for n in range(32)
+        ]
+
+
+async def test_a_worker_killed_from_outside_charges_none_of_several(make: Make) -> None:
+    async with make(act()) as node:
+        jobs = await node.mint_many("act", [{"do": "sleep", "s": 0.4}] * 4)
+        await all_run(node, 4)
+        os.kill(node.workers("act")["pids"][0], signal.SIGKILL)
+        done = await node.all_ended("act", jobs)
+        assert {(job.state, job.failures, job.attempts) for job in done} == {("done", 0, 2)}
+
+
+async def test_a_lie_among_several_charges_only_the_liar(make: Make) -> None:
+    async with make(act(retries=0)) as node:
+        others = await node.mint_many("act", [{"do": "sleep", "s": 0.5}] * 3)
+        await all_run(node, 3)
+        liar = await node.ended(
+            "act", await node.mint("act", {"do": "lie", "bytes": frames.framed(frames.Begun(7_000))})
+        )
+        assert (liar.state, liar.error and liar.error.cause) == ("dead", "protocol")
+        assert {(job.state, job.failures) for job in await node.all_ended("act", others)} == {("done", 0)}
+
+
+# ---- timeouts -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_past_its_deadline_is_told_and_the_worker_and_its_neighbours_live_on(make: Make) -> None:
+    async with make(act(timeout_ms=700, retries=0)) as node:
+        late = await node.mint("act", {"do": "tidy"})
+        await all_run(node, 1)
+        pid = node.workers("act")["pids"][0]
+        beside = await node.mint_many("act", [{"do": "sleep", "s": 0.5}] * 2)
+        job = await node.ended("act", late)
+        assert (job.state, job.failures, job.error and job.error.cause) == ("dead", 1, "timeout")
+        assert job.error is not None
+        assert job.error.type == "Timeout"
+        assert "asyncio.sleep" in job.error.traceback  # where it was
+        assert 690 <= job.history[0].ended_ms - job.history[0].started_ms < 2_000
+        assert [result_of(job) for job in await node.all_ended("act", beside)] == [pid] * 2
+        assert await node.until(lambda: _lines(node, late, 1))
+
+
+async def test_a_run_that_ignores_its_end_is_killed_after_its_grace_and_its_neighbours_go_back(make: Make) -> None:
+    async with make(act(timeout_ms=1_000, retries=0)) as node:
+        clings = await node.mint("act", {"do": "cling", "s": 60})
+        await all_run(node, 1)
+        await asyncio.sleep(0.6)
+        beside = await node.mint_many("act", [{"do": "sleep", "s": 0.9}] * 3)
+        job = await node.ended("act", clings)
+        assert (job.state, job.error and job.error.cause) == ("dead", "timeout")
+        assert 1_250 <= job.history[0].ended_ms - job.history[0].started_ms < 3_000
+        done = await node.all_ended("act", beside)
+        assert {(job.state, job.failures, job.attempts) for job in done} == {("done", 0, 2)}
+
+
+async def test_a_run_that_blocks_the_loop_pays_and_not_whom_it_made_late(make: Make) -> None:
+    async with make(act(timeout_ms=600, retries=0)) as node:
+        beside = await node.mint_many("act", [{"do": "sleep", "s": 0.5}] * 3)
+        await all_run(node, 3)
+        blocks = await node.mint("act", {"do": "block", "s": 60})
+        job = await node.ended("act", blocks)
+        assert (job.state, job.error and job.error.cause, job.failures) == ("dead", "timeout", 1)
+        done = await node.all_ended("act", beside)
+        assert {(job.state, job.failures) for job in done} == {("done", 0)}
+
+
+async def test_a_verdict_of_its_own_stands_at_the_deadline(make: Make) -> None:
+    async with make(act(timeout_ms=300)) as node:
+        job = await node.ended("act", await node.mint("act", {"do": "snooze when told"}))
+        assert (job.state, result_of(job), job.failures) == ("done", "again", 0)
+
+
+async def test_a_sync_run_that_asks_is_told_at_its_deadline_and_its_worker_lives(make: Make) -> None:
+    async with make(sync(timeout_ms=300, retries=0)) as node:
+        before = result_of(await node.ended("sync", await node.mint("sync", {"do": "sleep", "s": 0})))
+        job = await node.ended("sync", await node.mint("sync", {"do": "ask"}))
+        assert (job.state, job.error and job.error.cause) == ("dead", "timeout")
+        raises = await node.ended("sync", await node.mint("sync", {"do": "ask", "raise": True}))
+        assert raises.error is not None
+        assert (raises.error.type, raises.error.cause) == ("ValueError", "timeout")
+        after = result_of(await node.ended("sync", await node.mint("sync", {"do": "sleep", "s": 0})))
+        assert before == after
+
+
+async def test_a_sync_run_that_never_asked_is_over_at_its_deadline(make: Make) -> None:
+    async with make(sync(timeout_ms=300, retries=0)) as node:
+        job = await node.ended("sync", await node.mint("sync", {"do": "sleep", "s": 60}))
+        assert (job.state, job.error and job.error.cause) == ("dead", "timeout")
+        assert job.history[0].ended_ms - job.history[0].started_ms < 2_500  # no grace of 5 s
+
+
+async def test_a_result_within_the_grace_of_a_run_that_did_not_know_stands(make: Make) -> None:
+    async with make(sync(timeout_ms=300, retries=0)) as node:
+        job = await node.ended("sync", await node.mint("sync", {"do": "ask once", "s": 0.8}))
+        assert (job.state, result_of(job)) == ("done", "whole")
+
+
+# ---- cancel ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("attribute", "payload"), [("act", {"do": "tidy"}), ("sync", {"do": "ask"})])
+async def test_a_cancelled_run_ends_at_once_and_its_worker_lives(
+    make: Make, attribute: str, payload: dict[str, Any]
+) -> None:
+    async with make(act(grace_ms=20_000), sync(grace_ms=20_000)) as node:
+        before = result_of(await node.ended(attribute, await node.mint(attribute, {"do": "sleep", "s": 0})))
+        job_id = await node.mint(attribute, payload)
+        await node.until(lambda: node.workers(attribute)["runs"] == 1)
+        assert await node.outside.cancel(f"jobs.{attribute}", job_id) == "cancelling"
+        job = await node.ended(attribute, job_id, within_s=5)
+        assert (job.state, job.failures, job.result) == ("cancelled", 0, None)
+        after = result_of(await node.ended(attribute, await node.mint(attribute, {"do": "sleep", "s": 0})))
+        assert before == after
+
+
+async def test_a_cancelled_run_that_does_not_listen_is_killed_after_its_grace_alone(make: Make) -> None:
+    async with make(act(grace_ms=300)) as node:
+        clings, *beside = await node.mint_many("act", [{"do": "cling", "s": 60}] + [{"do": "sleep", "s": 1.0}] * 3)
+        await all_run(node, 4)
+        await node.outside.cancel("jobs.act", clings)
+        job = await node.ended("act", clings, within_s=5)
+        assert (job.state, job.failures) == ("cancelled", 0)
+        done = await node.all_ended("act", beside)
+        assert {(job.state, job.failures, job.attempts) for job in done} == {("done", 0, 2)}
+
+
+async def test_a_result_of_a_run_that_went_on_knowingly_is_dropped(make: Make) -> None:
+    async with make(act(grace_ms=20_000)) as node:
+        job_id = await node.mint("act", {"do": "cling", "s": 0.5})
+        await all_run(node, 1)
+        await node.outside.cancel("jobs.act", job_id)
+        job = await node.ended("act", job_id)
+        assert (job.state, job.result) == ("cancelled", None)
+
+
+# ---- more time ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attribute", ["act", "sync"])
+async def test_a_run_that_asks_for_more_time_gets_it(make: Make, attribute: str) -> None:
+    async with make(act(timeout_ms=400, retries=0), sync(timeout_ms=400, retries=0)) as node:
+        job = await node.ended(
+            attribute, await node.mint(attribute, {"do": "extend", "by": "10s", "times": 1, "s": 1.2})
+        )
+        assert (job.state, result_of(job)) == ("done", "in time")
+
+
+async def test_more_time_is_time_and_not_all_of_it(make: Make) -> None:
+    async with make(act(timeout_ms=300, retries=0)) as node:
+        started = time.monotonic()
+        job = await node.ended("act", await node.mint("act", {"do": "extend", "by": "300ms", "times": 2, "s": 30}))
+        assert (job.state, job.error and job.error.cause) == ("dead", "timeout")
+        assert job.history[0].ended_ms - job.history[0].started_ms >= 890
+        assert time.monotonic() - started < 10
+
+
+# ---- lifespans ------------------------------------------------------------------------------------------------------
+
+LIVED = """
+import asyncio, os
+from echofn import lifespan
+def note(text): os.write(os.open({file!r}, os.O_CREAT | os.O_APPEND | os.O_WRONLY), text.encode() + b" ")
+@lifespan
+async def clients():
+    note("enter")
+    yield {{"http": "client"}}
+    await asyncio.sleep(0.05)
+    note("leave")
+async def act(payload, ctx):
+    return ctx.state.http
+"""
+
+
+async def test_a_lifespan_is_left_when_the_node_drains_and_when_a_worker_has_run_its_share(
+    make: Make, tmp_path: Path
+) -> None:
+    file = tmp_path / "lived"
+    serves = act(startup_ms=30_000, recycle_jobs=2)
+    async with make(serves, source=LIVED.format(file=str(file))) as node:
+        for _ in range(4):
+            assert result_of(await node.ended("act", await node.mint("act", {}))) == "client"
+        await node.until(lambda: "leave" in file.read_text())
+        assert await node.supervisor.drain(10)
+        words = file.read_text().split()
+        assert words.count("enter") == words.count("leave") >= 2
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "cause", "runs"),
+    [
+        ("raise ConnectionError('no database')\n    yield", "ConnectionError", "error", 2),
+        ("await asyncio.sleep(60)\n    yield", "StartTimeout", "timeout", 2),
+        ("import time; time.sleep(60)\n    yield", "StartTimeout", "timeout", 2),
+    ],
+)
+async def test_a_lifespan_that_does_not_start_costs_retries_and_no_fork_storm(
+    make: Make, body: str, kind: str, cause: str, runs: int
+) -> None:
+    head = "import asyncio\nfrom echofn import lifespan\nasync def act(p, ctx): ...\n"
+    source = f"{head}@lifespan\nasync def clients():\n    {body}\n"
+    async with make(act(startup_ms=300, retries=1), source=source) as node:
+        job = await node.ended("act", await node.mint("act", {}), within_s=20)
+        assert (job.state, job.failures) == ("dead", runs)
+        assert job.error is not None
+        assert (job.error.type, job.error.cause) == (kind, cause)
+        if kind == "StartTimeout":
+            assert job.error.message == (
+                "the worker was not ready within 0.3 s: the @lifespan of jobs.py has not come to its yield"
+            )
+        assert node.workers("act")["cold_starts"] <= 3
+
+
+async def test_a_lifespan_at_a_wall_is_dead_at_once(make: Make) -> None:
+    source = (
+        "import socket\nfrom echofn import lifespan\n@lifespan\nasync def clients():\n"
+        "    yield socket.create_connection(('127.0.0.1', 443))\nasync def act(p, ctx): ...\n"
+    )
+    async with make(act(startup_ms=30_000, retries=5), source=source, level="standard") as node:
+        job = await node.ended("act", await node.mint("act", {}))
+        assert (job.state, job.failures, job.error and job.error.cause) == ("dead", 1, "wall:network")
