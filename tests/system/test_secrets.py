@@ -152,6 +152,7 @@ def looked_at(node: Node, jobs: list[str]) -> str:
     seen = [read(node, path, accept) for path in PAGES for accept in ("application/json", "text/html")]
     for function in node.names():
         seen += [read(node, f"/functions/{function}", accept) for accept in ("application/json", "text/html")]
+        seen.append(read(node, f"/functions/{function}/logs", "application/json"))
     for job in jobs:
         seen += [read(node, f"/jobs/{job}", accept) for accept in ("application/json", "text/html")]
         seen += [read(node, f"/jobs/{job}/logs", accept) for accept in ("application/json", "text/event-stream")]
