@@ -18,7 +18,7 @@ KEY = "sk_live_planted/4eC39+HqLy'jWDar"
 PEM = "-----BEGIN KEY-----\nMIIEowIBAAKplanted1\nqFAdWmXkplanted2\n-----END KEY-----\n"
 SECRETS = {"API_KEY": KEY, "PEM_KEY": PEM.strip().replace("\n", "\\n"), "OTHER_KEY": "other-planted-key"}
 LEAKY = """
-import logging, os, sys
+import logging, os, sys, time
 from echofn import Cancel, Context, Fail, queue
 
 @queue(secrets=["API_KEY", "PEM_KEY"], retries=0)
@@ -36,8 +36,9 @@ def leak(way: str, ctx: Context):
         ctx.log.exception("caught")
     ctx.progress(0.5, f"note {key}")
     os.write(1, f"past python {key}\\n{key}".encode())
+    if way == "return": time.sleep(0.5)  # progress is written after a fifth of a second
     if way == "raise": raise ValueError(f"cannot use {key}") from KeyError(key)
-    if way == "long": raise ValueError("x" * 7_950 + key)
+    if way == "long": raise ValueError("x" * 7_950 + key + "y" * 99)
     if way == "group": raise ExceptionGroup("many", [ValueError(key)])
     if way == "fail": raise Fail(f"no {key}")
     if way == "cancel": raise Cancel(f"no {key}")
@@ -269,9 +270,10 @@ def test_no_planted_value_is_in_the_bus_a_log_or_a_page(dev: Node) -> None:
     kept = {file: data for file, data in kept.items() if "versions" not in file.parts}  # the code has no values
     appended = b"".join(data for file, data in kept.items() if file.suffix == ".aof")
     assert b"said: [redacted]" in appended
+    assert b"note [redacted]" in appended
     everything = b"".join(kept.values()) + dev.log.read_bytes()
     parts = [line for line in PEM.splitlines() if "planted" in line]
-    for secret in (KEY, *parts, SECRETS["OTHER_KEY"], "planted-cookie"):
+    for secret in (KEY, KEY[:10], *parts, SECRETS["OTHER_KEY"], "planted-cookie"):
         for spelling in spellings(secret):
             assert spelling not in seen, secret
             assert spelling.encode() not in everything, secret
