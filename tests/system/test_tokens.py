@@ -160,7 +160,7 @@ def test_schemathesis_finds_nothing(node: Node) -> None:
     node.start("dev", ECHOD_TOKEN=TOKEN)
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{node.url}/openapi.json"]
     command += ["--header", f"Authorization: Bearer {TOKEN}", "--max-examples", "5", "--seed", "1", "--no-color"]
-    command += ["--phases", "coverage,fuzzing", "--suppress-health-check", "filter_too_much"]
+    command += ["--phases", "coverage,fuzzing,stateful", "--suppress-health-check", "filter_too_much"]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=node.state, timeout=300)
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
     assert "Tested: 3" in ran.stdout, ran.stdout[-1500:]

@@ -28,6 +28,8 @@ from echod.model.ids import JobId
 from echofn.units import duration_ms
 
 MOST_LINES, LONGEST_GREP = 1000, 200
+SINCE_PATTERN = "^([1-9][0-9]{0,4}(ms|s|m|h)|[1-9][0-9]{0,3}d|[1-9][0-9]{0,2}w)?$"
+_SINCE = re.compile(SINCE_PATTERN, re.ASCII)
 _MOST_LOOKED, _MOST_BYTES = 50_000, 8 * 1024 * 1024  # of lines looked at; of text in one answer
 _TRIP_JOBS, _TRIP_LINES = 8, 200
 _LAST = 2**64 - 1  # the last entry of a millisecond
@@ -69,11 +71,11 @@ def _wanted(request: Request) -> Wanted:
         raise Problem("invalid-parameter", f"failed: expected 0 or 1, got {shortened(failed or '')!r}")
     if len(grep) > LONGEST_GREP:
         raise Problem("invalid-parameter", f"grep: expected at most {LONGEST_GREP} characters, got {len(grep)}")
-    try:
-        since_ms = None if since is None else duration_ms(since)
-    except ValueError as error:
-        raise Problem("invalid-parameter", f"since: {error}") from None
-    return Wanted(since_ms, failed == "1", grep, number(request, "limit", 200, 1, MOST_LINES))
+    if since is not None and not _SINCE.fullmatch(since):
+        raise Problem("invalid-parameter", f"since: expected a duration such as 30s, 15m, 1h, got {shortened(since)!r}")
+    return Wanted(
+        None if since is None else duration_ms(since), failed == "1", grep, number(request, "limit", 200, 1, MOST_LINES)
+    )
 
 
 def _place(text: str) -> Place | None:

@@ -20,7 +20,7 @@ from echod.gateway import shapes, tokens
 from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
-from echod.gateway.logs import LONGEST_GREP, MOST_LINES
+from echod.gateway.logs import LONGEST_GREP, MOST_LINES, SINCE_PATTERN
 from echod.gateway.views import View
 from echofn.manifest import Function, WebhookTrigger
 
@@ -45,6 +45,7 @@ class Shape(NamedTuple):
     query: Mapping[str, View] = {}
     takes: Any = None
     binary: bool = False
+    streams: bool = False  # the same as server-sent events, to whoever does not ask for JSON alone
 
 
 _LIST: Mapping[str, View] = {
@@ -54,7 +55,7 @@ _LIST: Mapping[str, View] = {
     "cursor": {"type": "string", "pattern": "^(JOB[0-9A-Za-z]{11})?$"},
 }
 _LOGS: Mapping[str, View] = {
-    "since": {"type": "string", "pattern": "^[1-9][0-9]{0,4}(ms|s|m|h|d|w)$"},
+    "since": {"type": "string", "pattern": SINCE_PATTERN},
     "failed": {"enum": ["0", "1"]},
     "grep": {"type": "string", "maxLength": LONGEST_GREP},
     "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LINES},
@@ -68,13 +69,13 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("GET", "/"): Shape("All functions", {200: shapes.Functions}),
     ("GET", "/functions"): Shape("All functions", {200: shapes.Functions}),
     ("GET", "/functions/{name}"): Shape("A function", {200: shapes.FunctionWhole}, {"window": _WINDOW}),
-    ("GET", "/functions/{name}/logs"): Shape("What its jobs wrote", {200: shapes.FunctionLogs}, _LOGS),
+    ("GET", "/functions/{name}/logs"): Shape("What its jobs wrote", {200: shapes.FunctionLogs}, _LOGS, streams=True),
     ("POST", "/functions/{name}"): Shape("Call a function", {200: Any, 202: shapes.Accepted}, takes=Any),
     ("POST", "/functions/{name}/pause"): Shape("Pause a function", {200: shapes.Paused}, {"lane": _TEXT}),
     ("POST", "/functions/{name}/resume"): Shape("Resume a function", {200: shapes.Paused}, {"lane": _TEXT}),
     ("GET", "/jobs"): Shape("Jobs, newest first", {200: shapes.Jobs}, {**_LIST, "state": _STATE}),
     ("GET", "/jobs/{id}"): Shape("A job", {200: shapes.Whole}, _WHERE),
-    ("GET", "/jobs/{id}/logs"): Shape("What a job wrote", {200: list[shapes.LogShape]}, _WHERE),
+    ("GET", "/jobs/{id}/logs"): Shape("What a job wrote", {200: list[shapes.LogShape]}, _WHERE, streams=True),
     ("POST", "/jobs/{id}/cancel"): Shape("Cancel a job", {200: shapes.Accepted, 202: shapes.Accepted}, _WHERE),
     ("POST", "/jobs/{id}/redrive"): Shape("Run a dead job again", {200: shapes.Accepted}, _WHERE),
     ("GET", "/schedules"): Shape("All schedules", {200: shapes.Schedules}),
@@ -95,6 +96,18 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("GET", "/openapi.json"): Shape("This document", {200: dict[str, Any]}),
     ("GET", "/healthz"): Shape("Liveness", {200: shapes.Healthy}),
     ("GET", "/readyz"): Shape("Readiness", {200: shapes.Ready, 503: shapes.Ready}),
+}
+_LINKS: Mapping[Any, Mapping[str, tuple[str, str]]] = {  # by an answer's type: what its `id` or `name` leads to
+    shapes.Accepted: {
+        name: (operation, "id")
+        for name, operation in (
+            ("job", "get_jobs_id"),
+            ("logs", "get_jobs_id_logs"),
+            ("cancel", "post_jobs_id_cancel"),
+            ("redrive", "post_jobs_id_redrive"),
+        )
+    },
+    shapes.TokenMade: {"revoke": ("delete_tokens_name", "name")},
 }
 PAGES_ONLY = {("GET", "/login"), ("POST", "/login"), ("POST", "/logout"), ("GET", "/events")}
 _OPEN = {"/healthz", "/readyz"}
@@ -143,6 +156,8 @@ def _operation(method: str, path: str, shape: Shape, of_type: Mapping[str, Any])
         },
         "security": [] if path in _OPEN else [{"token": []}],
     }
+    if shape.streams:
+        cast("dict[str, Any]", operation["responses"])["200"]["content"] |= _content("text/event-stream", {})
     named = re.findall(r"{(\w+)}", path)
     parameters = [_parameter(name, "path", _NAME, is_required=True) for name in named]
     parameters += [_parameter(name, "query", schema) for name, schema in shape.query.items()]
@@ -165,9 +180,14 @@ def _parameter(name: str, where: str, schema: View, *, is_required: bool = False
 def _answered(kind: Any, of_type: Mapping[str, Any]) -> View:
     if kind is None:
         return {"description": "A page, or text"}
+    links = {
+        name: {"operationId": operation, "parameters": {member: f"$response.body#/{member}"}}
+        for name, (operation, member) in _LINKS.get(kind, {}).items()
+    }
     return {
         "description": str(getattr(kind, "__doc__", None) or "JSON"),
         "content": _content(_JSON, of_type[repr(kind)]),
+        **({"links": links} if links else {}),
     }
 
 

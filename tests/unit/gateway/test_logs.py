@@ -204,6 +204,8 @@ async def test_a_thousand_writers_are_remembered(server: Any, rig: Rig) -> None:
     [
         {"since": "soon"},
         {"since": "-1h"},
+        {"since": "0.5"},
+        {"since": "83540w"},
         {"failed": "yes"},
         {"limit": 0},
         {"limit": 1001},

@@ -38,6 +38,23 @@ def test_each_function_has_a_path_with_its_payload_and_its_result() -> None:
             at = at[step]
 
 
+def test_what_an_answer_leads_to_is_an_operation_of_the_document() -> None:
+    document: Any = openapi([function("shop.pack")])
+    operations = {each["operationId"]: each for path in document["paths"].values() for each in path.values()}
+    call = document["paths"]["/functions/shop.pack"]["post"]["responses"]["202"]["links"]
+    assert call["job"] == {"operationId": "get_jobs_id", "parameters": {"id": "$response.body#/id"}}
+    links = [
+        link
+        for operation in operations.values()
+        for answer in operation["responses"].values()
+        for link in answer.get("links", {}).values()
+    ]
+    assert len(links) > 4
+    for link in links:
+        needed = {each["name"] for each in operations[link["operationId"]]["parameters"] if each["required"]}
+        assert link["parameters"].keys() == needed
+
+
 def references(item: Any) -> list[str]:
     """Every $ref within."""
     if isinstance(item, dict):
