@@ -192,6 +192,41 @@ def test_no_secret_of_a_webhook_is_on_disk_or_in_the_log(dev: Node) -> None:
             assert secret.encode() not in path.read_bytes(), path
 
 
+SLOW = """
+import time
+from echofn import webhook
+
+@webhook("/hooks/slow", verify="github", secret="GITHUB_WEBHOOK_SECRET")
+def slow(request) -> str:
+    time.sleep({seconds})
+    return "{made}"
+"""
+
+
+def test_a_new_version_in_the_middle_of_a_run_runs_no_delivery_twice(dev: Node) -> None:
+    """K8: the old worker cancelled, the delivery handed out again, run by two versions."""
+    before = dev.get("/readyz")["version"]
+    dev.save("slow.py", SLOW.format(seconds=10, made="old"))
+    old = until(lambda: (now := dev.get("/readyz")["version"]) != before and now)
+    body, headers = b'{"n": 1}', github(b'{"n": 1}', "rolling")
+    status, first = post(dev, "/hooks/slow", body, headers)
+    assert status == 202
+    until(lambda: dev.job(first["id"])["state"] == "active")
+    dev.save("slow.py", SLOW.format(seconds=0, made="new"))
+    until(lambda: dev.get("/readyz")["version"] != old)
+    assert dev.job(first["id"])["state"] == "active"
+    assert result(dev, "/hooks/slow", b"{}", github(b"{}", "next")) == "new"
+    status, again = post(dev, "/hooks/slow", body, headers)
+    assert (status, again["id"]) == (202, first["id"])
+    job = until(lambda: (job := dev.job(first["id"]))["state"] == "done" and job)
+    assert (job["result"], job["attempts"], job["failures"]) == ("old", 1, 0)
+    assert [(run["outcome"], run["version"]) for run in job["history"]] == [("done", old)]
+    jobs = dev.get("/jobs?function=slow.slow")["jobs"]
+    assert len(jobs) == 2
+    counted = dev.get("/functions/slow.slow")["metrics"]
+    assert (counted["minted"], counted["done"], counted["retried"]) == (2, 2, 0)
+
+
 class Storm:
     """Senders of one delivery: each sends it again until it was told twice that it was heard."""
 

@@ -1,4 +1,16 @@
-"""Webhooks over real HTTP: every row of the table, every kind of body, replays, and what is refused."""
+"""Webhooks over real HTTP: every row of the table, every kind of body, replays, and what is refused.
+
+Kinds of field reports, and where each is tried:
+
+    K1 K2  a body verified over something else than its bytes   test_a_body_is_verified_and_kept_byte_by_byte
+    K2     gzip and the like                                    test_an_encoded_body_is_refused_for_what_it_is
+    K3     chunks read as empty; two ways to read a length      test_one_byte_chunks_…, tests/system/test_wire.py
+    K4 K5  multipart and forms, kept raw                        BODIES
+    K6     one delivery at once, and again later                test_fifty_at_once_…, test_a_delivery_that_comes_again_…
+    K8     a new version in the middle of a run                 tests/system/test_webhooks.py, test_a_new_version_in_…
+    K9     the bus away, or at its limit                        test_a_bus_that_is_away_…, test_a_bus_at_its_…
+    J4-J7  names with slashes, emoji, control characters        test_a_name_in_the_path_…, ODD
+"""
 
 from __future__ import annotations
 
@@ -11,6 +23,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -473,6 +486,50 @@ async def test_without_a_version_a_sender_is_told_to_come_again(server: Valkey) 
     async with serving(server, deployed=False, token="t") as rig:
         answer = await post(rig, "/hooks/gh", b"{}")
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
+
+
+ODD = [
+    ":{}#/%?*\n",
+    "🦊",
+    "caf\u00e9",
+    "cafe\u0301",
+    "../../etc",
+    "x" * 10_000,
+    " ",
+    "a.b",
+    "{q}:job:1",
+    "\x00",
+    "-",
+    "~",
+]
+
+
+async def test_odd_lanes_and_delivery_ids_are_taken_and_kept_apart(rig: Rig) -> None:
+    ids: dict[str, str] = {}
+    for odd in ODD:
+        body = msgspec.json.encode({"who": odd})
+        path = f"/hooks/sorted/t?id={quote(odd, safe='')[:9000]}"
+        ids[odd] = await taken(rig, path, body, {"Content-Type": "application/json"})
+        assert await taken(rig, path, body, {"Content-Type": "application/json"}) == ids[odd]
+    assert len(set(ids.values())) == len(ODD)
+    lanes = {job.id: job.lane for job in (await rig.bus.jobs("gh.sorted", limit=100))[0]}
+    assert lanes == {id: odd for odd, id in ids.items()}
+    page = await rig.http.get("/jobs", headers={"Authorization": "Bearer the-gateways-own", "Accept": "text/html"})
+    assert page.status_code == 200
+    for _ in ODD:  # each can be claimed, and ends
+        await rig.run("gh.sorted")
+    assert await pending(rig, "gh.sorted") == 0
+
+
+async def test_a_bus_at_its_memory_limit_is_503_and_no_2xx(rig: Rig) -> None:
+    rig.valkey.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        answer = await post(rig, "/hooks/gh", b"{}", github(b"{}", X_GitHub_Delivery="full"))
+    finally:
+        rig.valkey.command("CONFIG", "SET", "maxmemory", "0")
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:echod:problem:bus-full")
+    assert answer.headers["Retry-After"] == "5"
+    await taken(rig, "/hooks/gh", b"{}", github(b"{}", X_GitHub_Delivery="full"))
 
 
 async def test_a_bus_that_is_away_is_503_and_no_2xx(rig: Rig) -> None:
