@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 
 class EchodError(Exception):
     """Root of everything echod raises on purpose. `code` is stable; the text is for people."""
@@ -62,8 +64,62 @@ class NothingListens(EchodError):
     exit_code = 3
 
 
-class TimedOut(EchodError):
+class TimedOut(EchodError, TimeoutError):
     """Not ended within the time asked for."""
 
     code = "timed-out"
     exit_code = 4
+
+
+class UnknownFunction(Refused):
+    """No function of that name in the version being served. `suggestions`: names like it, best first."""
+
+    code = "unknown-function"
+
+    def __init__(self, text: str, suggestions: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.suggestions = tuple(suggestions)
+
+
+class NotCallable(Refused):
+    """A function that its webhook alone may start."""
+
+    code = "not-callable"
+
+
+class InvalidPayload(Refused):
+    """A payload that the function does not take. Each fault has a `path` ("$.items[0].sku") and a `message`."""
+
+    code = "invalid-payload"
+
+    def __init__(self, text: str, faults: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(text)
+        self.faults = tuple(faults)
+
+
+class KeyConflict(Refused):
+    """The idempotency key was used with another payload; `job` is the one it made."""
+
+    code = "key-conflict"
+
+    def __init__(self, text: str, job: str = "") -> None:
+        super().__init__(text)
+        self.job = job
+
+
+class QueueFull(EchodError):
+    """The function has as many jobs waiting as its max_pending allows. Nothing was minted; try again later."""
+
+    code = "full"
+
+
+class JobFailed(EchodError):
+    """A job ended without a result. `state`: dead or cancelled; `cause` as on its page; `type`, `message` and
+    `traceback` are the handler's own."""
+
+    code = "job-failed"
+
+    def __init__(self, job: str, state: str, cause: str, type: str, message: str, traceback: str) -> None:
+        super().__init__(f"{job} ended {state}: {type}: {message}" if type else f"{job} ended {state}")
+        self.job, self.state, self.cause = job, state, cause
+        self.type, self.message, self.traceback = type, message, traceback

@@ -243,3 +243,24 @@ async def test_a_small_pending_job_costs_at_most_four_hundred_bytes(lanes: int) 
         used = int(str((await bus.server())["memory_bytes"])) - before
         assert used / 20_000 <= 400
         await bus.close()
+
+
+async def test_a_request_keeps_its_first_answer_for_as_long_as_its_key_holds(bus: Bus, server: Server) -> None:
+    def one(key: str, body: str = "") -> Mint:
+        unique = Unique("order-7", until="done")
+        return Mint(id=bus.new_job_id(), payload=b"\x01", unique=unique, once=Unique(key, 60_000, body))
+
+    first = one("k1", "body")
+    assert await bus.mint("f", [first]) == [Minted(first.id)]
+    assert await bus.mint("f", [one("k2")]) == [Minted(first.id, duplicate=True)]
+    assert await bus.mint("f", [one("k1", "another")]) == [Conflict(first.id)]
+    await settle(bus, [done(await claim_one(bus))])  # the order may come again
+    assert await bus.mint("f", [one("k1", "body")]) == [Minted(first.id, duplicate=True)]
+    assert await bus.mint("f", [one("k2")]) == [Minted(first.id, duplicate=True)]
+    again = one("k3")
+    assert await bus.mint("f", [again]) == [Minted(again.id)]
+    server.clock.advance(60_001)
+    await settle(bus, [done(await claim_one(bus))])
+    later = one("k1", "another")
+    assert await bus.mint("f", [later]) == [Minted(later.id)]
+    audit(server, "f")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -29,10 +29,12 @@ from echod.bus.reading import Reading
 from echod.bus.tokens import Tokens
 from echod.bus.versions import Versions
 from echod.bus.working import Working
-from echod.errors import BusFull, BusReadOnly, BusUnfit
+from echod.errors import BusAway, BusFull, BusReadOnly, BusUnfit, KeyConflict, QueueFull
+from echod.model.job import Conflict, Full, Mint, Minted, Stale, Taken
 
 WIRE = 1  # the version of rows and scripts; nodes of another one are kept out
 OLDEST_SERVER = (7, 2)
+MINT_TRIES = 3
 _message = msgspec.msgpack.Decoder()
 Callback = Callable[..., object]
 
@@ -105,6 +107,27 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, D
         """
         self._listeners.setdefault(kind, []).append(callback)
         return lambda: self._listeners[kind].remove(callback)
+
+    async def mint_outside(self, queue: str, mint: Mint) -> Minted:
+        """Mint one job from outside, under a fresh id where its own was taken.
+
+        Raises KeyConflict, QueueFull, or BusAway when it cannot be known whether it was minted.
+        """
+        for _ in range(MINT_TRIES):
+            [said] = await self.mint(queue, [mint], outside=True)
+            match said:
+                case Minted():
+                    return said
+                case Conflict():
+                    text = "Idempotency-Key: expected the body it was first used with, got another"
+                    raise KeyConflict(f"{text}; it names {said.id}", said.id)
+                case Full():
+                    raise QueueFull(f"{queue} has {said.pending} jobs waiting, its max_pending; try again later")
+                case Taken() | Stale():
+                    mint = msgspec.structs.replace(mint, id=self.new_job_id())
+                case _:
+                    assert_never(said)
+        raise BusAway("the bus took none of several fresh ids; send the request again")
 
     async def _check_server(self) -> None:
         sent_ms = monotonic_ms()

@@ -28,6 +28,7 @@ from echod.model.job import (
     Retry,
     RunRecord,
     State,
+    Unique,
     Verdict,
 )
 
@@ -83,11 +84,6 @@ def mint_row(mint: Mint, token: str) -> list[Any]:
     when, ms = (
         (1, max(mint.in_ms, 0)) if mint.in_ms is not None else (2, mint.at_ms) if mint.at_ms is not None else (0, 0)
     )
-    unique: Any = False
-    if mint.unique is not None:
-        until = mint.unique.until
-        mode, fixed_ms = ("t", until) if isinstance(until, int) else ("d" if until == "done" else "s", 0)
-        unique = [escape(mint.unique.key), mode, fixed_ms, mint.unique.body]
     return [
         mint.id,
         blob(mint.payload),
@@ -96,12 +92,21 @@ def mint_row(mint: Mint, token: str) -> list[Any]:
         when,
         ms,
         mint.priority,
-        unique,
+        _key(mint.unique),
         mint.parent or False,
         mint.version or False,
         mint.wait or False,
         "0" if mint.parent else token,
+        _key(mint.once),
     ]
+
+
+def _key(unique: Unique | None) -> Any:
+    if unique is None:
+        return False
+    until = unique.until
+    mode, fixed_ms = ("t", until) if isinstance(until, int) else ("d" if until == "done" else "s", 0)
+    return [escape(unique.key), mode, fixed_ms, unique.body]
 
 
 def _fence(verdict: Verdict) -> list[Any]:

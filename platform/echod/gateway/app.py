@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from echod import log
 from echod.bus import Bus
+from echod.bus.waiting import Waiting
 from echod.config import Config
 from echod.errors import EchodError
 from echod.gateway import (
@@ -44,7 +45,6 @@ from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.overview import Watch
 from echod.gateway.problems import Problem
-from echod.gateway.waiting import Waiting
 from echod.registry.registry import Registry
 
 Handler = Callable[[Desk, Request], Awaitable[Response]]

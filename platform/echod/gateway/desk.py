@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from echod.bus import Bus
+from echod.bus.waiting import Waiting
 from echod.config import Config
 from echod.gateway import pages
 from echod.gateway.counting import Counts
@@ -20,10 +21,9 @@ from echod.gateway.keyring import Keyring
 from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.problems import Problem, suggestions
-from echod.gateway.schemas import Schemas
 from echod.gateway.views import View, instant
-from echod.gateway.waiting import Waiting
 from echod.registry.registry import ActiveVersion, Registry
+from echod.registry.schemas import Schemas
 from echofn.manifest import Function
 
 Deploy = Callable[[bytes], Awaitable[Mapping[str, object]]]

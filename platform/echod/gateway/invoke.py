@@ -10,25 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Generator, Mapping
-from typing import assert_never
+from collections.abc import Mapping
 
-import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from echod.errors import BusAway, BusError, Refused
+from echod.errors import BusAway, BusError
 from echod.gateway.desk import Desk, answer, shortened, unknown_function
-from echod.gateway.payloads import Payload, payload_of
+from echod.gateway.payloads import payload_of
 from echod.gateway.problems import Problem
 from echod.gateway.views import error_view, value_of
-from echod.gateway.wishes import IDEMPOTENCY_MS, Wishes, wishes_of
+from echod.gateway.wishes import wishes_of
 from echod.model.ids import VersionId
-from echod.model.job import NO_LANE, Conflict, Full, Job, Mint, Minted, Stale, Taken, Unique
-from echod.policy import places
-from echofn.manifest import Function, Manifest, WebhookTrigger
+from echod.model.job import Job, Mint, Minted
+from echod.policy import calls
+from echofn.manifest import Function, Manifest
 
-_MINT_TRIES = 3
 _MANIFEST_S = 0.8
 
 
@@ -37,26 +34,28 @@ async def invoke(desk: Desk, request: Request) -> Response:
     now_ms = desk.bus.clock.now_ms()
     pinned = request.headers.get("echo-version")
     version, function = await _function(desk, request.path_params["name"], pinned)
-    _check_callable(function)
+    calls.check_callable(function)
     wishes = wishes_of(request.headers, now_ms)
     body = await request.body()
     payload = payload_of(body, request.headers)
     desk.schemas.check(version, function, payload.seen, len(payload.packed))
-    mint = Mint(
-        id=desk.bus.new_job_id(),
-        payload=payload.packed,
-        lane=_lane(function, payload, wishes),
+    call = calls.Call(
+        value=payload.value,
+        packed=payload.packed,
+        lane=wishes.lane,
         in_ms=wishes.in_ms,
         at_ms=wishes.at_ms,
-        priority=function.policy.priority,
-        unique=_unique(function, payload, wishes, body),
-        version=VersionId(wishes.version) if wishes.version else None,
-        wait=desk.bus.wait_channel if wishes.wait_s else "",
+        priority=wishes.priority,
+        unique=wishes.unique,
+        key=wishes.key,
+        digest=hashlib.sha256(body).hexdigest() if wishes.key is not None else "",
+        version=wishes.version,
     )
+    mint = calls.mint_of(function, call, desk.bus.new_job_id(), wait=desk.bus.wait_channel if wishes.wait_s else "")
     is_later = bool(wishes.in_ms) or (wishes.at_ms is not None and wishes.at_ms > now_ms)
     if wishes.wait_s:
         return await _waited(desk, request, function.name, mint, is_later, wishes.wait_s)
-    minted = await mint_or_refuse(desk, function.name, mint)
+    minted = await desk.bus.mint_outside(function.name, mint)
     return await accepted(desk, function.name, minted, is_later)
 
 
@@ -76,14 +75,6 @@ async def _function(desk: Desk, name: str, pinned: str | None) -> tuple[str, Fun
     raise unknown_function(name, [function.name for function in manifest.functions])
 
 
-def _check_callable(function: Function) -> None:
-    """A function that only verified requests may start cannot be started around them."""
-    addresses = [trigger.path for trigger in function.triggers if isinstance(trigger, WebhookTrigger)]
-    if addresses and len(addresses) == len(function.triggers):
-        said = f"{function.name} is started by its webhook alone, at {', '.join(addresses)}; add @queue to call it here"
-        raise Problem("not-callable", said, headers={"Allow": "GET, HEAD, OPTIONS"})
-
-
 async def _manifest(desk: Desk, version: VersionId) -> Manifest | None:
     """A stored version's manifest, or BusAway within a second: the bus takes longer over what may be large."""
     try:
@@ -97,56 +88,10 @@ def _is_version(text: str) -> bool:
     return len(text) == 14 and text.startswith("DEP") and text.isascii() and text.isalnum()
 
 
-def _lane(function: Function, payload: Payload, wishes: Wishes) -> str:
-    if wishes.lane is not None:
-        return wishes.lane or NO_LANE
-    with _told_as("lane", function.policy.lane):
-        return places.lane_of(function.policy, payload.value)
-
-
-def _unique(function: Function, payload: Payload, wishes: Wishes, body: bytes) -> Unique | None:
-    """The unique key of a request (for 24 h, body compared), or the policy's own. A job can hold one of them."""
-    if wishes.key is None:
-        with _told_as("unique", function.policy.unique):
-            return places.unique_of(function.policy, payload.value, payload.packed)
-    if function.policy.unique:
-        raise Problem("bad-header", f"Idempotency-Key: {function.name} is unique by its payload already; leave it out")
-    return Unique(f"http:{wishes.key}", until=IDEMPOTENCY_MS, body=hashlib.sha256(body).hexdigest())
-
-
-@contextlib.contextmanager
-def _told_as(what: str, path: str | bool | None) -> Generator[None]:
-    """What a policy's path cannot take in the payload is told like a schema's fault."""
-    try:
-        yield
-    except Refused as error:
-        fault = {"path": f"$.{path}", "message": str(error)}
-        raise Problem("invalid-payload", f"{what} {error}", faults=[fault]) from None
-
-
-async def mint_or_refuse(desk: Desk, queue: str, mint: Mint) -> Minted:
-    """Mint, under a fresh id where the first was taken. Raises the problem that the answer is."""
-    for _ in range(_MINT_TRIES):
-        [said] = await desk.bus.mint(queue, [mint], outside=True)
-        match said:
-            case Minted():
-                return said
-            case Conflict():
-                detail = f"Idempotency-Key: expected the body it was first used with, got another; it names {said.id}"
-                raise Problem("key-conflict", detail, job=said.id, url=f"/jobs/{said.id}")
-            case Full():
-                raise Problem("full", f"{queue} has {said.pending} jobs waiting, its max_pending; try again later")
-            case Taken() | Stale():
-                mint = msgspec.structs.replace(mint, id=desk.bus.new_job_id())
-            case _:
-                assert_never(said)
-    raise Problem("bus-away", "the bus took none of several fresh ids; send the request again")
-
-
 async def _waited(desk: Desk, request: Request, queue: str, mint: Mint, is_later: bool, wait_s: int) -> Response:
     applied = {"Preference-Applied": f"wait={wait_s}"}
     with desk.waiting.expected(mint.id) as event:
-        minted = await mint_or_refuse(desk, queue, mint)
+        minted = await desk.bus.mint_outside(queue, mint)
         request.state.work.end()  # from here on it is the job that takes its time
         told = minted.id == mint.id
         ended = asyncio.ensure_future(desk.waiting.ended(minted.id, queue, event, wait_s, told=told))

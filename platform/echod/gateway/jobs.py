@@ -9,6 +9,7 @@ from typing import cast, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
+from echod.bus.waiting import ENDED
 from echod.errors import BusError
 from echod.gateway.desk import Desk, answer, shortened, shown, unknown_function, wants_page
 from echod.gateway.guard import withdrawn
@@ -16,7 +17,6 @@ from echod.gateway.listing import listed
 from echod.gateway.problems import Problem
 from echod.gateway.sse import MEDIA_TYPE, PING_S, Event, pausing, streamed
 from echod.gateway.views import View, brief_view, job_view, log_view
-from echod.gateway.waiting import ENDED
 from echod.model.ids import JobId, is_job_id
 from echod.model.job import Job, State
 

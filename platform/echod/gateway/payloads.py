@@ -18,12 +18,11 @@ from typing import cast
 
 import msgspec
 
-from echod.gateway.nesting import levels
 from echod.gateway.problems import Problem
-from echod.gateway.schemas import json_path
+from echod.policy.nesting import MAX_DEPTH, levels
+from echod.registry.schemas import json_path
 from echofn.frames import MAX_PAYLOAD_BYTES
 
-MAX_DEPTH = 100
 NULL = b"\xc0"
 _JSON = ("application/json", "text/json")
 _MSGPACK = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")

@@ -15,7 +15,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from echod.errors import BusAway, BusError, BusFull, BusUnfit, EchodError, LeaseGone, Refused, TimedOut
+from echod.errors import (
+    BusAway,
+    BusError,
+    BusFull,
+    BusUnfit,
+    EchodError,
+    InvalidPayload,
+    KeyConflict,
+    LeaseGone,
+    NotCallable,
+    QueueFull,
+    Refused,
+    TimedOut,
+    UnknownFunction,
+)
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -108,6 +122,16 @@ def of(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
+        case InvalidPayload():
+            return Problem(error.code, str(error), faults=error.faults or None)
+        case UnknownFunction():
+            return Problem(error.code, str(error), suggestions=error.suggestions or None)
+        case NotCallable():
+            return Problem(error.code, str(error), headers={"Allow": "GET, HEAD, OPTIONS"})
+        case KeyConflict():
+            return Problem(error.code, str(error), job=error.job, url=f"/jobs/{error.job}")
+        case QueueFull():
+            return Problem(error.code, str(error))
         case BusFull() | LeaseGone() | TimedOut() | BusUnfit() | Refused() | BusAway():
             return Problem(error.code, str(error))
         case BusError():

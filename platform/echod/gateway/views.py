@@ -15,8 +15,8 @@ from typing import cast
 import msgspec
 
 from echod.bus.answers import LogLine, NodeRow, QueueStats, RecurrenceRow
-from echod.gateway.nesting import is_deeper
 from echod.model.job import Error, History, Job
+from echod.policy.nesting import is_deeper
 from echod.policy.recurring import text_of, zone_of
 from echofn import masking
 from echofn.manifest import (

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from echod.errors import EchodError, Refused
 from echod.gateway import problems
 from echod.gateway.desk import Desk, answer
-from echod.gateway.invoke import accepted, mint_or_refuse
+from echod.gateway.invoke import accepted
 from echod.gateway.problems import Problem
 from echod.model.job import NO_LANE, Mint, Unique
 from echod.policy import addresses, deliveries, paths, signatures
@@ -101,7 +101,7 @@ async def _taken(desk: Desk, request: Request, found: Found) -> tuple[Response, 
         priority=function.policy.priority,
         unique=_unique(desk, found.hook, delivered),
     )
-    minted = await mint_or_refuse(desk, function.name, mint)
+    minted = await desk.bus.mint_outside(function.name, mint)
     return await accepted(desk, function.name, minted, False), "repeated" if minted.duplicate else "minted"
 
 

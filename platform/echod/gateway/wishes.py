@@ -12,24 +12,26 @@ import msgspec
 from starlette.datastructures import Headers
 
 from echod.gateway.problems import Problem
+from echod.policy.calls import FURTHEST_MS, FURTHEST_PRIORITY
 from echofn.units import duration_ms
 
 WAIT_CAP_S = 60
-IDEMPOTENCY_MS = 24 * 3_600_000
-FURTHEST_MS = 10 * 366 * 86_400_000
 _MAX_KEY = 255  # as in the draft of the header's standard, and at those who made it common
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(;.*)?", re.IGNORECASE | re.ASCII)
 
 
 class Wishes(msgspec.Struct, frozen=True):
-    """`wait_s` 0: not waiting. `lane` None: by the function's policy. At most one of `in_ms` and `at_ms`."""
+    """`wait_s` 0: not waiting. `lane`, `unique`, `priority` None: by the function's policy. At most one of `in_ms` and
+    `at_ms`."""
 
     wait_s: int = 0
     key: str | None = None
     lane: str | None = None
     in_ms: int | None = None
     at_ms: int | None = None
+    unique: str | None = None
+    priority: int | None = None
     version: str | None = None
 
 
@@ -46,7 +48,9 @@ def wishes_of(headers: Headers, now_ms: int) -> Wishes:
         raise Problem("bad-header", "expected Echo-Delay or Echo-At, got both")
     return Wishes(
         wait_s=wait_seconds(",".join(headers.getlist("prefer"))),
-        key=_key(_one(headers, "Idempotency-Key")),
+        key=_key(headers, "Idempotency-Key"),
+        unique=_key(headers, "Echo-Unique"),
+        priority=_priority(_one(headers, "Echo-Priority")),
         lane=_text(_one(headers, "Echo-Lane"), "Echo-Lane"),
         in_ms=in_ms,
         at_ms=at_ms,
@@ -99,11 +103,20 @@ def _at(text: str | None, now_ms: int) -> int | None:
     return at_ms
 
 
-def _key(text: str | None) -> str | None:
-    key = _text(text, "Idempotency-Key")
+def _key(headers: Headers, header: str) -> str | None:
+    key = _text(_one(headers, header), header)
     if key is not None and not 0 < len(key) <= _MAX_KEY:
-        raise Problem("bad-header", f"Idempotency-Key: expected 1 to {_MAX_KEY} characters, got {len(key)}")
+        raise Problem("bad-header", f"{header}: expected 1 to {_MAX_KEY} characters, got {len(key)}")
     return key
+
+
+def _priority(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not re.fullmatch(r"[+-]?\d{1,7}", text.strip(), re.ASCII) or abs(int(text)) > FURTHEST_PRIORITY:
+        expected = f"expected a whole number from -{FURTHEST_PRIORITY} to {FURTHEST_PRIORITY}"
+        raise Problem("bad-header", f"Echo-Priority: {expected}, got {text.strip()[:40]!r}")
+    return int(text)
 
 
 def _text(raw: str | None, header: str) -> str | None:

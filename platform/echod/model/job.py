@@ -44,6 +44,7 @@ class Mint(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int | None = None
     priority: int = 0
     unique: Unique | None = None
+    once: Unique | None = None  # a second key, of a fixed time: the request's own, by which it may be sent again
     parent: JobId | None = None
     version: VersionId | None = None  # pinned by Echo-Version
     wait: str = ""  # channel to tell when the job ends

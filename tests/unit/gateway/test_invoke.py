@@ -200,10 +200,32 @@ async def test_unique_by_a_path_answers_the_job_that_is_there(rig: Rig) -> None:
     assert await rig.mint("shop.keyed", {}) != await rig.mint("shop.keyed", {})
 
 
-async def test_a_key_of_a_function_that_is_unique_already_is_refused(rig: Rig) -> None:
-    answer = await rig.call("shop.once", 1, Idempotency_Key="k")
-    assert answer.status_code == 400
-    assert "unique" in answer.json()["detail"]
+async def test_a_request_has_its_key_beside_what_the_function_is_unique_by(rig: Rig) -> None:
+    first = await rig.mint("shop.keyed", {"order": 7}, Idempotency_Key="k1")
+    assert await rig.mint("shop.keyed", {"order": 7}, Idempotency_Key="k2") == first
+    await rig.run("shop.keyed")
+    rig.valkey.clock.advance(60_001)  # the order may come again
+    assert await rig.mint("shop.keyed", {"order": 7}, Idempotency_Key="k1") == first
+    assert await rig.mint("shop.keyed", {"order": 7}, Idempotency_Key="k2") == first  # a duplicate's answer is kept too
+    assert await rig.mint("shop.keyed", {"order": 7}, Idempotency_Key="k3") != first
+    assert (await rig.call("shop.keyed", {"order": 8}, Idempotency_Key="k1")).status_code == 409
+
+
+async def test_a_callers_own_unique_key_holds_until_the_job_is_done(rig: Rig) -> None:
+    first = await rig.mint("hello.any", 1, Echo_Unique="nightly")
+    assert await rig.mint("hello.any", 2, Echo_Unique="nightly") == first
+    assert await rig.mint("hello.any", 2, Echo_Unique="other") != first
+    await rig.run("hello.any")
+    assert await rig.mint("hello.any", 1, Echo_Unique="nightly") != first
+    by_path = await rig.mint("shop.keyed", {"order": 1})
+    assert await rig.mint("shop.keyed", {"order": 1}, Echo_Unique="mine") != by_path
+
+
+async def test_a_lower_priority_number_runs_first(rig: Rig) -> None:
+    late = await rig.mint("hello.any", 1, Echo_Priority="5")
+    early = await rig.mint("hello.any", 1, Echo_Priority="-5")
+    usual = await rig.mint("hello.any", 1)
+    assert [(await rig.claim("hello.any")).id for _ in range(3)] == [early, usual, late]
 
 
 async def test_a_full_queue_is_429_with_when_to_come_back(rig: Rig) -> None:
@@ -254,6 +276,11 @@ async def test_an_instant_that_has_passed_is_now(rig: Rig) -> None:
         ("Echo-Version", "x" * 10_000, 422),
         ("Echo-Version", "", 422),
         ("Idempotency-Key", "x" * 256, 400),
+        ("Echo-Unique", "", 400),
+        ("Echo-Unique", "x" * 256, 400),
+        ("Echo-Priority", "high", 400),
+        ("Echo-Priority", "1.5", 400),
+        ("Echo-Priority", "1000001", 400),
     ],
 )
 async def test_a_header_that_cannot_be_honoured_is_refused(rig: Rig, header: str, value: str, status: int) -> None:

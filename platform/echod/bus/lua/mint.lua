@@ -4,8 +4,9 @@
 -- RETURNS [per mint: 1 | [2, owner] duplicate | [3, owner] conflict | [4, pending] full | 5 taken | 6 stale]
 -- INCLUDE time counters news ring bell close rows birth
 -- `mints` is msgpack: [id, payload, lane, lane as written or false, when (0 now, 1 in, 2 at), ms, priority,
--- unique or false: [key, mode, ms, body], parent, version, wait channel, token], the last but the token false without. A child's token
--- is '0' whoever sends it, so that supervisor and pump may both.
+-- unique or false: [key, mode, ms, body], parent, version, wait channel, token, once], parent to wait channel false without. `once`
+-- is a second key of a fixed time, the request's own: it keeps the first answer, a duplicate's too. A child's token is '0' whoever
+-- sends it, so that supervisor and pump may both.
 local meta = redis.call('HMGET', q.meta, 'n', 'max', 'cut', 'reg')
 local pending, max_pending = tonumber(meta[1]) or 0, tonumber(meta[2])
 if not meta[4] then
@@ -42,7 +43,7 @@ local function own(unique, id)
 end
 
 local function mint_one(mint)
-  local id, unique, token = mint[1], mint[8], mint[12]
+  local id, unique, token, once = mint[1], mint[8], mint[12], mint[13]
   local there = redis.call('HMGET', job_key(q, id), 'm', 't')
   if there[1] then
     if (there[2] or '0') == token then return 1 end
@@ -50,10 +51,11 @@ local function mint_one(mint)
   end
   -- A resend whose row is missing is a first arrival, unless the row may have come, ended and been trimmed since.
   if resend == '1' and (now - tonumber(first_ms) > 10000 or (tonumber(meta[3]) or 0) >= tonumber(first_ms)) then return 6 end
-  if unique then
-    local owner, body = owner_of(unique)
+  for _, key in ipairs({once or unique or nil, once and unique or nil}) do
+    local owner, body = owner_of(key)
     if owner then
-      if unique[4] ~= '' and body ~= unique[4] then return {3, owner} end
+      if key[4] ~= '' and body ~= key[4] then return {3, owner} end
+      if once and key == unique then own(once, owner) end
       return {2, owner}
     end
   end
@@ -77,6 +79,7 @@ local function mint_one(mint)
     set('u', unique[2] .. ':' .. unique[1])
     own(unique, id)
   end
+  if once then own(once, id) end
   birth(q, id, fields, mint[3], mint[7], due, mint[5] == 1 and 'delay' or 'at')
   return 1
 end

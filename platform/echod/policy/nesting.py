@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import cast
 
+MAX_DEPTH = 100  # of a payload
 Container = dict[object, object] | list[object]
 
 

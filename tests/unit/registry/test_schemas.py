@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from echod.gateway.problems import Problem
-from echod.gateway.schemas import MOST_FAULTS, SMALL_BYTES, Schemas, json_path
+from echod.errors import InvalidPayload
+from echod.registry.schemas import MOST_FAULTS, SMALL_BYTES, Schemas, json_path
 from echofn.manifest import Function, Policy, QueueTrigger
 
 ORDER: dict[str, Any] = {
@@ -37,10 +37,9 @@ def function(schema: dict[str, Any] | None, name: str = "shop.pack") -> Function
 
 
 def faults(payload: object, schema: dict[str, Any] = ORDER, *, size: int = 100) -> Any:
-    with pytest.raises(Problem) as caught:
+    with pytest.raises(InvalidPayload) as caught:
         Schemas().check("DEP0", function(schema), payload, size)
-    assert caught.value.status == 422
-    return caught.value.hints["faults"]
+    return list(caught.value.faults)
 
 
 def test_a_payload_that_fits_passes() -> None:
@@ -85,7 +84,7 @@ def test_a_schema_at_fault_leaves_the_decision_to_the_worker() -> None:
 def test_validators_are_per_version() -> None:
     schemas = Schemas()
     schemas.check("DEP1", function({"type": "string"}), "x", 100)
-    with pytest.raises(Problem):
+    with pytest.raises(InvalidPayload):
         schemas.check("DEP2", function({"type": "integer"}), "x", 100)
     schemas.check("DEP1", function({"type": "string"}), "x", 100)
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from echod.bus import Bus
+from echod.bus.bus import Bus
 from echod.errors import BusError
 from echod.model.ids import JobId
 from echod.model.job import Job
@@ -21,7 +21,7 @@ _CHECK_S = 5.0  # between looks at our own job: its news can be lost with a conn
 
 
 class Waiting:
-    """The waiters of one gateway, by job."""
+    """The waiters of one process, by job."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

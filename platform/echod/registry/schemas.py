@@ -8,14 +8,14 @@ from itertools import islice
 import jsonschema_rs
 
 from echod import log
-from echod.gateway.problems import Problem
+from echod.errors import InvalidPayload
 from echofn.manifest import Function
 from echofn.masking import MASK
 
 MOST_FAULTS = 20
 SMALL_BYTES = 4096  # of a larger payload the first fault alone is looked for: the library finds all or one
 _MOST_VALIDATORS = 1000
-_log = log.get("gateway")
+_log = log.get("registry")
 
 
 class Schemas:
@@ -25,7 +25,7 @@ class Schemas:
         self._validators: dict[tuple[str, str], jsonschema_rs.Validator | None] = {}
 
     def check(self, version: str, function: Function, payload: object, size_bytes: int) -> None:
-        """Raise the problem `invalid-payload`, with path and reason of the faults, when `payload` does not fit."""
+        """Raise InvalidPayload, with path and reason of the faults, when `payload` does not fit."""
         validator = self._validator(version, function)
         if validator is None or validator.is_valid(payload):
             return
@@ -35,7 +35,7 @@ class Schemas:
             for error in islice(errors, MOST_FAULTS)
         ]
         first = faults[0]
-        raise Problem("invalid-payload", f"{first['path']}: {first['message']}", faults=faults)
+        raise InvalidPayload(f"{first['path']}: {first['message']}", faults)
 
     def _validator(self, version: str, function: Function) -> jsonschema_rs.Validator | None:
         key = (version, function.name)
