@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 class EchodError(Exception):
@@ -80,6 +80,16 @@ class UnknownFunction(Refused):
         super().__init__(text)
         self.suggestions = tuple(suggestions)
 
+    @classmethod
+    def near(cls, name: str, names: Iterable[str]) -> UnknownFunction:
+        """For a name that none of `names` is, with those like it."""
+        import difflib
+
+        found = difflib.get_close_matches(name[:200], list(names), n=3, cutoff=0.5)
+        shown = name if len(name) <= 100 else f"{name[:100]}…"
+        hint = f"; did you mean {found[0]}?" if found else "; GET /functions lists them"
+        return cls(f"no function is called {shown!r}{hint}", found)
+
 
 class NotCallable(Refused):
     """A function that its webhook alone may start."""
@@ -123,3 +133,25 @@ class JobFailed(EchodError):
         super().__init__(f"{job} ended {state}: {type}: {message}" if type else f"{job} ended {state}")
         self.job, self.state, self.cause = job, state, cause
         self.type, self.message, self.traceback = type, message, traceback
+
+
+class InvalidSchedule(Refused):
+    """A schedule that cannot be: an impossible rule, an unknown zone, an unfit payload. Faults as in InvalidPayload."""
+
+    code = "invalid-schedule"
+
+    def __init__(self, faults: Sequence[Mapping[str, str]]) -> None:
+        super().__init__("; ".join(f"{fault['path']}: {fault['message']}" for fault in faults))
+        self.faults = tuple(faults)
+
+
+class NameTaken(Refused):
+    """Another has this name, and is not to be replaced."""
+
+    code = "name-taken"
+
+
+class UnknownSchedule(Refused):
+    """No schedule of that name."""
+
+    code = "unknown-schedule"

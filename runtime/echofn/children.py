@@ -45,8 +45,8 @@ class Children:
         priority: int | None,
     ) -> int:
         """The number of a new child. Raises TypeError, ValueError, or RuntimeError past a limit."""
-        name = _name(function, self._package)
-        data = _payload(function, name, payload)
+        name = named(function, self._package)
+        data = packed(function, name, payload)
         delay_ms = None if delay is None else duration_ms(delay)
         at_ms = None if at is None else instant_ms(at)
         if delay_ms is not None and at_ms is not None:
@@ -91,7 +91,8 @@ def instant_ms(value: datetime | str) -> int:
     return ms
 
 
-def _name(function: Callable[..., Any] | str, package: str) -> str:
+def named(function: Callable[..., Any] | str, package: str) -> str:
+    """The name of a function to enqueue, given it or its name. Raises TypeError or ValueError."""
     if isinstance(function, str):
         if not 0 < len(function) <= 200:
             raise ValueError(f"expected a function's name, got {function!r:.100}")
@@ -104,7 +105,8 @@ def _name(function: Callable[..., Any] | str, package: str) -> str:
     return name_of(function, package)
 
 
-def _payload(function: Callable[..., Any] | str, name: str, payload: object) -> bytes:
+def packed(function: Callable[..., Any] | str, name: str, payload: object) -> bytes:
+    """A payload as it is stored, checked by the function's type where it is given. Raises ValueError."""
     try:
         data = codec.encode(payload, MAX_PAYLOAD_BYTES, "payload")
         if not isinstance(function, str) and (shape := _shape_of(function)).takes_payload:

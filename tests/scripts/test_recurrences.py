@@ -19,7 +19,7 @@ FIRST_MS = 1_000_000
 
 
 async def write(
-    bus: Bus, generation: int = 1, rule: str = "every 1000", next_ms: int | None = FIRST_MS, **more: object
+    bus: Bus, generation: int | None = 1, rule: str = "every 1000", next_ms: int | None = FIRST_MS, **more: object
 ) -> str:
     fields: dict[str, object] = {"tz": "UTC", "trigger": b"t", "payload": b"\x05", **more}
     return await bus.recur("f", "r", rule=rule, next_ms=next_ms, generation=generation, **fields)  # type: ignore[arg-type]
@@ -273,3 +273,24 @@ async def test_many_rules_due_at_once_come_in_bounded_steps(bus: Bus) -> None:
             minted += answer.outcome == "minted"
         more = tick.more
     assert minted == 250
+
+
+async def test_what_is_registered_at_run_time_is_of_no_generation(bus: Bus) -> None:
+    assert await write(bus, generation=None) == "created"
+    assert (await row(bus)).is_own
+    assert await write(bus, generation=9, rule="every 5") == "taken"
+    assert await bus.unrecur("f", "r", 9) == "taken"
+    assert (await row(bus)).rule == "every 1000"
+    assert await write(bus, generation=None, rule="every 9000") == "changed"
+    assert await bus.configure("f", Policy(), 1)  # no generation came of it
+    assert await bus.unrecur("f", "r", None) == "removed"
+    assert await bus.unrecur("f", "r", None) == "absent"
+    assert await bus.recurrences() == []
+
+
+async def test_a_name_of_code_is_not_taken_at_run_time(bus: Bus) -> None:
+    await write(bus, generation=3)
+    assert await write(bus, generation=None, rule="every 5") == "taken"
+    assert await bus.unrecur("f", "r", None) == "taken"
+    found = await row(bus)
+    assert (found.rule, found.is_own, found.generation) == ("every 1000", False, 3)

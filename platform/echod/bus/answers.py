@@ -109,6 +109,7 @@ class RecurrenceRow(msgspec.Struct, frozen=True):
     skipped: int
     policy: bytes = b""  # msgpack of the trigger
     error: str = ""
+    is_own: bool = False  # registered at run time: of no version's code
 
 
 class QueueStats(msgspec.Struct, frozen=True):

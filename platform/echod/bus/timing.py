@@ -16,7 +16,8 @@ from echod.model.ids import JobId
 from echod.model.job import NO_LANE, Minted
 
 TICK_LIMIT = 200
-Written = Literal["same", "created", "changed", "older"]
+Written = Literal["same", "created", "changed", "older", "taken"]
+Removed = Literal["removed", "absent", "older", "taken"]
 _OUTCOMES: dict[int, Literal["minted", "already", "dropped", "stale"]] = {
     1: "minted",
     2: "already",
@@ -100,11 +101,14 @@ class Timing(Core):
         trigger: bytes,
         payload: bytes,
         next_ms: int | None,
-        generation: int,
+        generation: int | None,
         lane: str = NO_LANE,
         priority: int = 0,
     ) -> Written:
-        """Write a recurrence. `next_ms` counts where the rule or its zone is new; else the due stands."""
+        """Write a recurrence. `next_ms` counts where the rule or its zone is new; else the due stands.
+
+        `generation` None: registered at run time, nobody's code; its name must not be code's, nor the other way round.
+        """
         key, original = lane_key(lane)
         reply = await self.run(
             "recur",
@@ -116,17 +120,17 @@ class Timing(Core):
             trigger=trigger,
             payload=payload,
             next_ms="" if next_ms is None else next_ms,
-            generation=generation,
+            generation="" if generation is None else generation,
             lane=key,
             lane_name=utf8(original),
             priority=priority,
         )
         return cast("Written", reply.decode())
 
-    async def unrecur(self, queue: str, name: str, generation: int) -> Literal["removed", "absent", "older"]:
-        """Remove a recurrence; what it minted stays."""
-        reply = await self.run("unrecur", queue, name=utf8(name), generation=generation)
-        return cast("Literal['removed', 'absent', 'older']", reply.decode())
+    async def unrecur(self, queue: str, name: str, generation: int | None) -> Removed:
+        """Remove a recurrence; what it minted stays. `generation` as in `recur`."""
+        reply = await self.run("unrecur", queue, name=utf8(name), generation="" if generation is None else generation)
+        return cast("Removed", reply.decode())
 
     async def park_recurrence(self, queue: str, name: str, revision: int, error: str) -> bool:
         """A rule that cannot compute its next: looked at again in a minute, its error on the page."""
@@ -207,5 +211,6 @@ def _recurrence(queue: str, name: bytes, flat: list[bytes]) -> RecurrenceRow:
         last_ms=number(b"last"),
         policy=row.get(b"trigger", b""),
         error=text(b"err"),
+        is_own=b"own" in row,
         **values,
     )

@@ -29,7 +29,7 @@ VERBS = {
     "logs": ("logs", "Print what a job, or a function's jobs, wrote."),
     "cancel": ("jobs", "Cancel a job."),
     "redrive": ("jobs", "Run dead jobs again."),
-    "schedules": ("schedules", "List schedules with their next due instants."),
+    "schedules": ("schedules", "List schedules; register, remove or run one."),
     "cron": ("cron", "Print the next instants of a cron rule."),
     "pause": ("schedules", "Pause a function, or one schedule of it."),
     "resume": ("schedules", "Resume a function, or one schedule of it."),

@@ -74,9 +74,11 @@ TABLE: tuple[Entry, ...] = (
     Entry("POST", "/jobs/{id:name}/cancel", "operate", jobs.cancel),
     Entry("POST", "/jobs/{id:name}/redrive", "operate", jobs.redrive),
     Entry("GET", "/schedules", "read", schedules.index),
+    Entry("POST", "/schedules", "operate", schedules.add),
     Entry("POST", "/schedules/{id:names}/run", "operate", schedules.run),
     Entry("POST", "/schedules/{id:names}/pause", "operate", schedules.pause),
     Entry("POST", "/schedules/{id:names}/resume", "operate", schedules.resume),
+    Entry("DELETE", "/schedules/{id:names}", "operate", schedules.remove),  # last: an id may hold slashes
     Entry("GET", "/lanes", "read", system.lanes),
     Entry("GET", "/morgue", "read", jobs.morgue),
     Entry("GET", "/versions", "read", system.versions),

@@ -15,12 +15,13 @@ from starlette.responses import HTMLResponse, Response
 from echod.bus import Bus
 from echod.bus.waiting import Waiting
 from echod.config import Config
+from echod.errors import UnknownFunction
 from echod.gateway import pages
 from echod.gateway.counting import Counts
 from echod.gateway.keyring import Keyring
 from echod.gateway.limits import Intake
 from echod.gateway.live import Live
-from echod.gateway.problems import Problem, suggestions
+from echod.gateway.problems import Problem
 from echod.gateway.views import View, instant
 from echod.registry.registry import ActiveVersion, Registry
 from echod.registry.schemas import Schemas
@@ -59,7 +60,7 @@ class Desk:
         self.active()
         function = self.registry.function(name)
         if function is None:
-            raise unknown_function(name, self.registry.names())
+            raise UnknownFunction.near(name, self.registry.names())
         return function
 
     def shell(self, request: Request) -> dict[str, object]:
@@ -81,13 +82,6 @@ class Desk:
         self.live.close()
         self.waiting.close()
         self.closing.set()
-
-
-def unknown_function(name: str, names: list[str]) -> Problem:
-    """The problem for a name that no function has."""
-    near = suggestions(name, names)
-    hint = f"; did you mean {near[0]}?" if near else "; GET /functions lists them"
-    return Problem("unknown-function", f"no function is called {shortened(name)!r}{hint}", suggestions=near)
 
 
 def shortened(text: str, length: int = 100) -> str:

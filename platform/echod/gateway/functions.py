@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from echod.gateway import figures
 from echod.gateway.desk import Desk, answer, shown
-from echod.gateway.instants import recurring, upcoming
+from echod.gateway.instants import trigger_of, upcoming
 from echod.gateway.jobs import number
 from echod.gateway.lanes import lanes_of
 from echod.gateway.listing import listed
@@ -64,7 +64,6 @@ async def _view(desk: Desk, function: Function, window_s: int) -> View:
     )
     asked, hour, *windows = measured
     now_ms = bus.clock.now_ms()
-    triggers = {trigger.name: trigger for trigger in recurring(function)}
     return {
         **entry(function, desk.active().version, stats.get(name, NOTHING), hour, rows, now_ms),
         "metrics": figures.metrics_view(asked, window_s),
@@ -74,7 +73,7 @@ async def _view(desk: Desk, function: Function, window_s: int) -> View:
         },
         "recent": [brief_view(job) for job in recent],
         "schedules": [
-            schedule_view(row) | {"upcoming": upcoming(triggers[row.name], now_ms) if row.name in triggers else []}
+            schedule_view(row) | {"upcoming": upcoming(trigger, now_ms) if (trigger := trigger_of(row)) else []}
             for row in rows
         ],
         "lanes": lanes,

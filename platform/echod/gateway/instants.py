@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
+import msgspec
+
+from echod.bus.answers import RecurrenceRow
 from echod.errors import Refused
 from echod.gateway.views import instant
 from echod.policy.every import EveryRule
-from echod.policy.recurring import Rule, rule_of
+from echod.policy.recurring import Rule, restored, rule_of
 from echofn.manifest import CronTrigger, EveryTrigger, Function, Recurring
 
 SHOWN = 5
@@ -21,9 +24,12 @@ def upcoming(trigger: Recurring, now_ms: int) -> list[str]:
     return [instant(ms) for ms in islice(_dues(trigger, now_ms), SHOWN)]
 
 
-def upcoming_of(function: Function, paused: set[str], now_ms: int) -> list[str]:
-    """The next five instants over all schedules of a function that are not paused, soonest first."""
-    dues = (_dues(trigger, now_ms) for trigger in recurring(function) if trigger.name not in paused)
+def upcoming_of(function: Function, rows: Sequence[RecurrenceRow], now_ms: int) -> list[str]:
+    """The next five instants over all schedules of a function that are not paused, soonest first. `rows`: as the bus
+    has them."""
+    paused = {row.name for row in rows if row.paused}
+    triggers = [*recurring(function), *(trigger for row in rows if row.is_own and (trigger := trigger_of(row)))]
+    dues = (_dues(trigger, now_ms) for trigger in triggers if trigger.name not in paused)
     return [instant(ms) for ms in islice(heapq.merge(*dues), SHOWN)]
 
 
@@ -43,6 +49,14 @@ def passed(rule: Rule, last_ms: int | None, now_ms: int) -> int:
     except Refused:
         pass
     return count
+
+
+def trigger_of(row: RecurrenceRow) -> Recurring | None:
+    """What a row holds; None where it cannot be read."""
+    try:
+        return restored(row.policy)
+    except msgspec.MsgspecError:
+        return None
 
 
 def recurring(function: Function) -> list[Recurring]:

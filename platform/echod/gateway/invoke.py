@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from echod.errors import BusAway, BusError
-from echod.gateway.desk import Desk, answer, shortened, unknown_function
+from echod.errors import BusAway, BusError, UnknownFunction
+from echod.gateway.desk import Desk, answer, shortened
 from echod.gateway.payloads import payload_of
 from echod.gateway.problems import Problem
 from echod.gateway.views import error_view, value_of
@@ -72,7 +72,7 @@ async def _function(desk: Desk, name: str, pinned: str | None) -> tuple[str, Fun
     for function in manifest.functions:
         if function.name == name:
             return pinned, function
-    raise unknown_function(name, [function.name for function in manifest.functions])
+    raise UnknownFunction.near(name, [function.name for function in manifest.functions])
 
 
 async def _manifest(desk: Desk, version: VersionId) -> Manifest | None:

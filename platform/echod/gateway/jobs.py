@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.bus.waiting import ENDED
-from echod.errors import BusError
-from echod.gateway.desk import Desk, answer, shortened, shown, unknown_function, wants_page
+from echod.errors import BusError, UnknownFunction
+from echod.gateway.desk import Desk, answer, shortened, shown, wants_page
 from echod.gateway.guard import withdrawn
 from echod.gateway.listing import listed
 from echod.gateway.problems import Problem
@@ -141,7 +141,7 @@ async def _list(desk: Desk, request: Request, page: str, state: State | None) ->
     queues = await desk.bus.queues()
     names = sorted({*desk.registry.names(), *queues})
     if function is not None and function not in names:
-        raise unknown_function(function, names)
+        raise UnknownFunction.near(function, names)
     cursor = request.query_params.get("cursor", "")
     queues = [function] if function is not None else queues
     found, rest = await listed(desk.bus, queues, state, lane, limit, cursor)

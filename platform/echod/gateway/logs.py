@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.bus.answers import Entry, Writer
-from echod.errors import BusError
-from echod.gateway.desk import Desk, answer, shortened, unknown_function
+from echod.errors import BusError, UnknownFunction
+from echod.gateway.desk import Desk, answer, shortened
 from echod.gateway.guard import withdrawn
 from echod.gateway.jobs import number, once
 from echod.gateway.problems import Problem
@@ -56,10 +56,11 @@ async def logs(desk: Desk, request: Request) -> Response:
     if name not in desk.registry.names():  # the output of a function that is gone is there for as long as its jobs
         known = await desk.bus.queues()
         if name not in known:
-            raise unknown_function(name, sorted({*desk.registry.names(), *known}))
+            raise UnknownFunction.near(name, sorted({*desk.registry.names(), *known}))
     wanted = _wanted(request)
     if MEDIA_TYPE in request.headers.get("accept", ""):
-        events = _followed(desk, name, wanted, _place(request.headers.get("last-event-id", "")))
+        place = _place(request.headers.get("last-event-id", ""))
+        events = _followed(desk, name, wanted, place)
         return streamed(request, events, lambda: withdrawn(request, desk.keyring, "read"))
     lines, truncated, _ = await _newest(desk, name, wanted)
     return answer({"lines": [_view(entry) for entry in lines], "truncated": truncated})

@@ -22,6 +22,7 @@ from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
 from echod.gateway.logs import LONGEST_GREP, MOST_LINES, SINCE_PATTERN
 from echod.gateway.views import View
+from echod.registry.schedules import Wanted
 from echofn.manifest import Function, WebhookTrigger
 
 _PROBLEM = "application/problem+json"
@@ -79,6 +80,10 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("POST", "/jobs/{id}/cancel"): Shape("Cancel a job", {200: shapes.Accepted, 202: shapes.Accepted}, _WHERE),
     ("POST", "/jobs/{id}/redrive"): Shape("Run a dead job again", {200: shapes.Accepted}, _WHERE),
     ("GET", "/schedules"): Shape("All schedules", {200: shapes.Schedules}),
+    ("POST", "/schedules"): Shape(
+        "Register a schedule", {200: shapes.ScheduleShape, 201: shapes.ScheduleShape}, takes=Wanted
+    ),
+    ("DELETE", "/schedules/{id}"): Shape("Remove a registered schedule", {200: shapes.ScheduleRemoved}),
     ("POST", "/schedules/{id}/run"): Shape("Run a schedule now", {202: shapes.Accepted}),
     ("POST", "/schedules/{id}/pause"): Shape("Pause a schedule", {200: shapes.SchedulePaused}),
     ("POST", "/schedules/{id}/resume"): Shape("Resume a schedule", {200: shapes.SchedulePaused}),

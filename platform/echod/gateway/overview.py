@@ -38,7 +38,7 @@ class Watch:
         functions = active.manifest.functions if active else ()
         stats, rows = await asyncio.gather(bus.stats([function.name for function in functions]), bus.recurrences())
         read = await asyncio.gather(
-            *(self._read(function, stats.get(function.name, NOTHING)) for function in functions)
+            *(self._read(function, stats.get(function.name, NOTHING), rows) for function in functions)
         )
         now_ms = bus.clock.now_ms()
         version = str(active.version) if active else ""
@@ -52,14 +52,17 @@ class Watch:
             "now": instant(now_ms),
         }
 
-    async def _read(self, function: Function, stats: QueueStats) -> tuple[Metrics, list[Job]]:
+    async def _read(
+        self, function: Function, stats: QueueStats, rows: Sequence[RecurrenceRow]
+    ) -> tuple[Metrics, list[Job]]:
         """The last hour of a function, and its latest jobs if it has schedules."""
         period = self._bus.clock.now_ms() // FRESH_MS
         known = self._known.get(function.name)
         if known is not None and known[:2] == (stats, period):
             return known[2:]
         metrics = await self._bus.metrics(function.name, HOUR_MS)
-        jobs = (await self._bus.jobs(function.name, limit=_STRIP))[0] if recurring(function) else []
+        is_scheduled = bool(recurring(function)) or any(row.queue == function.name for row in rows)
+        jobs = (await self._bus.jobs(function.name, limit=_STRIP))[0] if is_scheduled else []
         self._known[function.name] = (stats, period, metrics, jobs)
         return metrics, jobs
 
@@ -68,7 +71,7 @@ def entry(
     function: Function, version: str, stats: QueueStats, hour: Metrics, rows: Sequence[RecurrenceRow], now_ms: int
 ) -> View:
     """One function with its figures of the last hour."""
-    paused = {row.name for row in rows if row.queue == function.name and row.paused}
+    mine = [row for row in rows if row.queue == function.name]
     duration = figures.percentiles(hour.duration)
     return {
         **function_view(function, version, stats),
@@ -77,7 +80,7 @@ def entry(
         "rate": figures.rate(hour, now_ms),
         "p50": duration["p50"],
         "p95": duration["p95"],
-        "next": upcoming_of(function, paused, now_ms),
+        "next": upcoming_of(function, mine, now_ms),
     }
 
 

@@ -22,8 +22,10 @@ from echod.errors import (
     BusUnfit,
     EchodError,
     InvalidPayload,
+    InvalidSchedule,
     KeyConflict,
     LeaseGone,
+    NameTaken,
     NotCallable,
     QueueFull,
     Refused,
@@ -58,6 +60,7 @@ KINDS: Mapping[str, tuple[HTTPStatus, str]] = {
     "too-large": (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Too large"),
     "unsupported-media-type": (HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Unsupported media type"),
     "invalid-payload": (HTTPStatus.UNPROCESSABLE_ENTITY, "The payload does not fit the function"),
+    "invalid-schedule": (HTTPStatus.UNPROCESSABLE_ENTITY, "The schedule cannot be"),
     "invalid-parameter": (HTTPStatus.UNPROCESSABLE_ENTITY, "A parameter cannot be taken"),
     "unknown-version": (HTTPStatus.UNPROCESSABLE_ENTITY, "No such version"),
     "refused": (HTTPStatus.UNPROCESSABLE_ENTITY, "Refused"),
@@ -122,7 +125,7 @@ def of(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
-        case InvalidPayload():
+        case InvalidPayload() | InvalidSchedule():
             return Problem(error.code, str(error), faults=error.faults or None)
         case UnknownFunction():
             return Problem(error.code, str(error), suggestions=error.suggestions or None)
@@ -130,7 +133,7 @@ def of(error: Exception) -> Problem:
             return Problem(error.code, str(error), headers={"Allow": "GET, HEAD, OPTIONS"})
         case KeyConflict():
             return Problem(error.code, str(error), job=error.job, url=f"/jobs/{error.job}")
-        case QueueFull():
+        case QueueFull() | NameTaken():
             return Problem(error.code, str(error))
         case BusFull() | LeaseGone() | TimedOut() | BusUnfit() | Refused() | BusAway():
             return Problem(error.code, str(error))

@@ -1,8 +1,12 @@
-"""GET /schedules; run, pause and resume of one. Its id is `function/name`, percent-encoded or not."""
+"""Schedules: listed; registered and removed at run time; run, paused and resumed.
+
+An id is `function/name`, percent-encoded or not.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
@@ -13,21 +17,47 @@ from echod.errors import Refused
 from echod.gateway import instants
 from echod.gateway.desk import Desk, answer, shortened, shown
 from echod.gateway.problems import Problem, suggestions
-from echod.gateway.views import instant_or_none, schedule_view
+from echod.gateway.views import View, instant_or_none, schedule_view
 from echod.model.job import NO_LANE
 from echod.policy import places
 from echod.policy.recurring import Rule, restored, rule_of
+from echod.registry import schedules
+from echod.registry.schedules import GONE
+
+_wanted = msgspec.json.Decoder(schedules.Wanted).decode
 
 
 async def index(desk: Desk, request: Request) -> Response:
     """GET /schedules."""
     rows = sorted(await desk.bus.recurrences(), key=lambda row: (row.queue, row.name))
-    return shown(desk, request, "schedules", {"schedules": [schedule_view(row) for row in rows]})
+    return shown(desk, request, "schedules", {"schedules": [_view(desk, row) for row in rows]})
+
+
+async def add(desk: Desk, request: Request) -> Response:
+    """POST /schedules: register one of nobody's code (201), or change the rule of its name (200)."""
+    desk.active()
+    try:
+        wanted = _wanted(await request.body())
+    except msgspec.ValidationError as error:
+        raise Problem("invalid-parameter", f"the body: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise Problem("invalid-body", f"expected JSON: {shortened(str(error), 200)}") from None
+    row, is_new = await schedules.register(desk.bus, desk.registry, desk.schemas, wanted)
+    place = f"/schedules/{quote(f'{row.queue}/{row.name}', safe='')}"
+    return answer(_view(desk, row), status=201 if is_new else 200, headers={"Location": place})
+
+
+async def remove(desk: Desk, request: Request) -> Response:
+    """DELETE /schedules/{id}: of those registered at run time; jobs it made stay."""
+    row = await _found(desk, request)
+    await schedules.remove(desk.bus, row)
+    return answer({"id": f"{row.queue}/{row.name}", "removed": True})
 
 
 async def run(desk: Desk, request: Request) -> Response:
     """POST /schedules/{id}/run: a job of it now; its next due stays."""
     row = await _found(desk, request)
+    desk.function(row.queue)  # a job of a function that is gone would wait, and nobody would know why
     minted = await desk.bus.run_now(row.queue, row.name, desk.bus.new_job_id(), lane=_lane(desk, row))
     if minted is None:
         raise _unknown(f"{row.queue}/{row.name}", [])
@@ -53,6 +83,14 @@ async def resume(desk: Desk, request: Request) -> Response:
         next_ms = rule.next_after(now_ms)
         await desk.bus.resume_recurrence(row.queue, row.name, next_ms, skipped=passed)
     return answer({"id": f"{row.queue}/{row.name}", "paused": False, "next": instant_or_none(next_ms)})
+
+
+def _view(desk: Desk, row: RecurrenceRow) -> View:
+    """A row as it stands; one whose function is gone says so before it is due."""
+    view = schedule_view(row)
+    if row.is_own and not row.error and desk.registry.active and desk.registry.function(row.queue) is None:
+        view["error"] = GONE
+    return view
 
 
 def _rule(row: RecurrenceRow) -> Rule:

@@ -210,6 +210,12 @@ class ScheduleShape(msgspec.Struct):
     skipped: Count
     paused: bool
     error: str | None
+    origin: Literal["code", "runtime"]
+
+
+class ScheduleRemoved(msgspec.Struct):
+    id: str
+    removed: bool
 
 
 class Schedules(msgspec.Struct):

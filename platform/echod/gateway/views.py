@@ -273,6 +273,7 @@ def schedule_view(row: RecurrenceRow) -> View:
         "skipped": row.skipped,
         "paused": row.paused,
         "error": row.error or None,
+        "origin": "runtime" if row.is_own else "code",
     }
 
 

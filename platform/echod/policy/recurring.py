@@ -6,6 +6,7 @@ from typing import Protocol, assert_never
 
 import msgspec
 
+from echod.errors import Refused
 from echod.policy import cron
 from echod.policy.every import EveryRule
 from echofn.manifest import CronTrigger, EveryTrigger, Recurring
@@ -63,6 +64,24 @@ def text_of(trigger: Recurring) -> str:
 def zone_of(trigger: Recurring) -> str:
     """The zone's name; `every` has none and counts in UTC."""
     return trigger.tz if isinstance(trigger, CronTrigger) else "UTC"
+
+
+def next_due(rule: Rule, now_ms: int, last_ms: int | None = None, next_ms: int | None = None, row: bytes = b"") -> int:
+    """When a rule that is written is due first. A new one begins now; a changed one goes on from its last due.
+
+    `last_ms`, `next_ms` and `row` are of what stands there: so no change skips an instant. Raises Refused.
+    """
+    return rule.next_after(now_ms if last_ms is None else _settled_until(last_ms, next_ms, row))
+
+
+def _settled_until(last_ms: int, next_ms: int | None, row: bytes) -> int:
+    """The last due that needs no outcome any more: of those that a pause skipped it is the newest."""
+    if next_ms is None:
+        return last_ms
+    try:
+        return max(last_ms, rule_of(restored(row)).previous(next_ms))
+    except (Refused, msgspec.MsgspecError):  # what stands there cannot be read: it is being replaced
+        return last_ms
 
 
 def stored(trigger: Recurring) -> bytes:

@@ -17,12 +17,13 @@ from echod.bus import Bus
 from echod.bus.answers import RecurrenceRow
 from echod.errors import Refused
 from echod.policy import places
-from echod.policy.recurring import Rule, identified, restored, rule_of, stored, text_of, zone_of
+from echod.policy.recurring import identified, next_due, rule_of, stored, text_of, zone_of
 from echod.registry.registry import ActiveVersion
 from echofn.manifest import Function, Policy, QueueTrigger, Recurring, WebhookTrigger
 
 _log = log.get("pump")
 _payload = msgspec.msgpack.Decoder().decode
+CLASH = "a schedule registered at run time has this name; remove it, or give one of them another name="
 AT_ONCE = 64  # calls under way: a folder of a thousand schedules must not make one pipeline of them
 
 
@@ -78,7 +79,9 @@ def steps(
             wanted.add((step.queue, step.name))
             found.append(step)
     found += [
-        Remove(row.queue, row.name) for key, row in held.items() if key not in wanted and row.generation < generation
+        Remove(row.queue, row.name)
+        for key, row in held.items()
+        if key not in wanted and row.generation < generation and not row.is_own
     ]
     return tuple(found)
 
@@ -88,32 +91,20 @@ def _write(
 ) -> Write | Fault:
     try:
         named = identified(trigger)
+        rule = rule_of(named)
         row = held.get((function.name, named.name))
+        if row is not None and row.is_own:
+            return Fault(function.name, named.name, CLASH)
         return Write(
             function.name,
             named.name,
             named,
-            _next(rule_of(named), row, now_ms),
+            next_due(rule, now_ms, row.last_ms, row.next_ms, row.policy) if row else next_due(rule, now_ms),
             _lane(function, trigger),
             function.policy.priority,
         )
     except (Refused, msgspec.MsgspecError) as error:
         return Fault(function.name, trigger.name, str(error))
-
-
-def _next(rule: Rule, row: RecurrenceRow | None, now_ms: int) -> int:
-    """A new recurrence begins now; a changed one goes on from its last due, so that no change skips an instant."""
-    return rule.next_after(now_ms if row is None or row.last_ms is None else _settled_until(row, row.last_ms))
-
-
-def _settled_until(row: RecurrenceRow, last_ms: int) -> int:
-    """The last due that needs no outcome any more: of those that a pause skipped it is the newest."""
-    if row.next_ms is None:
-        return last_ms
-    try:
-        return max(last_ms, rule_of(restored(row.policy)).previous(row.next_ms))
-    except (Refused, msgspec.MsgspecError):  # what stands there cannot be read: it is being replaced
-        return last_ms
 
 
 def _lane(function: Function, trigger: Recurring) -> str:
@@ -151,6 +142,8 @@ async def _take(bus: Bus, step: Step, generation: int) -> bool:
                 lane=step.lane,
                 priority=step.priority,
             )
+            if answer == "taken":
+                _log.error("recurrence.refused", queue=step.queue, recurrence=step.name, error=CLASH)
             if answer in ("created", "changed"):
                 _log.info(f"recurrence.{answer}", queue=step.queue, recurrence=step.name)
             return answer in ("created", "changed")

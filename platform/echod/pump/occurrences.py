@@ -19,6 +19,7 @@ from echod.model.job import NO_LANE
 from echod.policy import catchup, places
 from echod.policy.recurring import Rule, restored, rule_of
 from echod.registry.registry import Registry
+from echod.registry.schedules import GONE
 from echofn.manifest import Recurring
 
 _log = log.get("pump")
@@ -65,6 +66,8 @@ class Occurrences:
             return Settled(RETRY_MS)  # written or removed since the tick: the next one knows
         try:
             trigger, rule = self._rule(raw)
+            if await self._is_gone(due.queue):
+                return await self._park(due, GONE)
             plan = catchup.plan(rule, due.due_ms, now_ms, missed=trigger.missed, cap=trigger.cap)
             lane = self._lane(due.queue, trigger)
         except (Refused, msgspec.MsgspecError, ValueError, ArithmeticError) as error:
@@ -132,6 +135,16 @@ class Occurrences:
             trigger = restored(raw)
             known = self._rules[raw] = trigger, rule_of(trigger)
         return known
+
+    async def _is_gone(self, queue: str) -> bool:
+        """Whether no function is there to run its jobs, asked of the bus before it is believed.
+
+        What code has is removed with its function; a schedule registered at run time waits for it to come back.
+        """
+        if self._registry.active is None or self._registry.function(queue) is not None:
+            return False
+        await self._registry.refresh()
+        return self._registry.function(queue) is None
 
     def _lane(self, queue: str, trigger: Recurring) -> str:
         """The lane that the payload names, by the function's policy of now."""

@@ -1,21 +1,25 @@
--- Write a recurrence of this generation: created, changed (its revision grows) or the same; an older generation is refused.
+-- Write a recurrence, of a generation or of nobody's code: created, changed (its revision grows) or the same.
 -- KEYS    rules repeat repeat: meta
 -- ARGV    queue name rule tz trigger payload next_ms generation lane lane_name priority
--- RETURNS same | created | changed | older
+-- RETURNS same | created | changed | older (a newer generation wrote this queue) | taken (the name is code's, or not code's)
 -- INCLUDE time counters news ring bell close rows birth generation
-if is_older(q, generation) then return 'older' end
+-- Without a generation it was registered at run time (`own`): no version's convergence changes or removes it.
+local is_code = generation ~= ''
+if is_code and is_older(q, generation) then return 'older' end
 local key = repeat_key(q, name)
-local old = redis.call('HMGET', key, 'rule', 'tz', 'trigger', 'payload', 'lane', 'rev', 'paused', 'next', 'prio')
+local old = redis.call('HMGET', key, 'rule', 'tz', 'trigger', 'payload', 'lane', 'rev', 'paused', 'next', 'prio', 'own')
+if old[1] and (old[10] == '1') == is_code then return 'taken' end
 local same_rule = old[1] == rule and old[2] == tz
-redis.call('HSET', q.meta, 'gen', generation)
+if is_code then redis.call('HSET', q.meta, 'gen', generation) end
 register(q, queue)
 redis.call('SADD', q.rules, name)
 if same_rule and old[3] == trigger and old[4] == payload and old[5] == lane and old[9] == priority then
-  redis.call('HSET', key, 'gen', generation)
+  if is_code then redis.call('HSET', key, 'gen', generation) end
   return 'same'
 end
 redis.call('HSET', key, 'rule', rule, 'tz', tz, 'trigger', trigger, 'payload', payload, 'lane', lane, 'lane_name', lane_name,
-  'prio', priority, 'gen', generation, 'rev', (tonumber(old[6]) or 0) + 1)
+  'prio', priority, 'rev', (tonumber(old[6]) or 0) + 1)
+redis.call('HSET', key, is_code and 'gen' or 'own', is_code and generation or 1)
 redis.call('HDEL', key, 'err')
 -- The due stands when only payload or policy changed; a changed rule starts from what the caller computed from the last due.
 if not same_rule and next_ms ~= '' then

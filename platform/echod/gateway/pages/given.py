@@ -63,6 +63,7 @@ class Schedule(msgspec.Struct, frozen=True):
     skipped: int = 0
     paused: bool = False
     error: str | None = None
+    origin: str = "code"
     upcoming: tuple[str, ...] = ()
 
 
