@@ -26,7 +26,7 @@ class _Way(NamedTuple):
     """How lines are written."""
 
     as_json: bool = False
-    level: int = INFO
+    level: int = WARNING  # as of a library, until a verb of ours says otherwise
     coloured: bool = False
     to_stdout: bool = False
 

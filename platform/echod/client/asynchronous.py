@@ -1,0 +1,242 @@
+"""`AsyncClient` and `AsyncJob`: the one core, whichever address it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Concatenate, Generic, Protocol, Self, TypeVar, Unpack, overload
+
+from echod.client.orders import (
+    ManyOptions,
+    Options,
+    Order,
+    Record,
+    Repeat,
+    RepeatOptions,
+    Schedule,
+    Ticket,
+    order_of,
+    repeat_of,
+    result_of,
+    target_of,
+)
+from echod.config import DEFAULT_PORT
+from echod.errors import JobFailed, Refused, TimedOut
+from echod.model.job import State
+from echofn.context import Context
+
+P = TypeVar("P")
+R = TypeVar("R")
+Bare = Callable[[], R] | Callable[[Context], R]  # a handler that takes no payload
+PATIENCE_S = 30.0
+AT_ONCE = 256  # orders of enqueue_many under way
+BUSES = ("valkey://", "valkeys://", "redis://", "rediss://", "unix://")
+
+
+class Door(Protocol):
+    """A way to an echod: over HTTP, or straight to the bus. Both refuse with the same errors."""
+
+    async def enqueue(self, order: Order) -> Ticket: ...
+    async def record(self, id: str, function: str | None) -> Record: ...
+    async def ended(self, id: str, function: str | None, timeout_s: float | None) -> Record | None: ...
+    async def cancel(self, id: str, function: str | None) -> bool: ...
+    async def repeat(self, wanted: Repeat) -> Schedule: ...
+    async def schedules(self, name: str) -> list[str]: ...
+    async def cancel_repeat(self, id: str) -> bool: ...
+    async def close(self) -> None: ...
+
+
+def door_of(url: str | None, token: str | None, app: str | None, patience_s: float) -> Door:
+    """The way that an address names. The bus's is loaded when one is asked for."""
+    url = url or os.environ.get("ECHOD_URL") or f"http://127.0.0.1:{DEFAULT_PORT}"
+    if url.startswith(BUSES):
+        from echod.client.bus import BusDoor
+
+        return BusDoor(url, os.environ.get("ECHOD_APP", "") if app is None else app, patience_s)
+    from echod.client.http import HttpDoor
+
+    return HttpDoor(url, token or os.environ.get("ECHOD_TOKEN"), patience_s)
+
+
+class AsyncJob(Generic[R]):
+    """A job, by its id. What is known of it is as of the last `refresh`, `result` or `cancel`."""
+
+    def __init__(self, door: Door, id: str, function: str | None, result_type: Any = Any) -> None:
+        self.id = id
+        self._door, self._function, self._result_type = door, function, result_type
+        self._state: State | None = None
+        self.record: Record | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self._function or ''} {self.state or ''}>"
+
+    @property
+    def function(self) -> str | None:
+        """Its function's name, once it is known."""
+        return self.record.function if self.record else self._function
+
+    @property
+    def state(self) -> State | None:
+        """pending, scheduled, active, done, dead or cancelled, as last heard; None before."""
+        return self.record.state if self.record else self._state
+
+    def moved(self, client: AsyncClient) -> AsyncJob[R]:
+        """The same job by another client's way."""
+        if self._door is not client._door:
+            self._door = client._door
+        return self
+
+    async def refresh(self) -> Self:
+        """Ask how it stands. Raises Refused for a job that there is not (any more)."""
+        self.record = await self._door.record(self.id, self._function)
+        return self
+
+    async def result(self, timeout: float | None = None) -> R:
+        """Its result, once it ended; of the handler's own type where the function itself was enqueued.
+
+        Raises JobFailed when it ended badly, and TimeoutError after `timeout` seconds: the job goes on then.
+        """
+        ended = await self._door.ended(self.id, self._function, timeout)
+        if ended is None:
+            raise TimedOut(f"{self.id} has not ended within {timeout} s")
+        self.record = ended
+        if ended.state != "done":
+            raise failure_of(ended)
+        found: R = result_of(ended, self._result_type)
+        return found
+
+    async def cancel(self) -> bool:
+        """Cancel it, or ask its run to stop; False when it had ended already."""
+        return await self._door.cancel(self.id, self._function)
+
+
+def failure_of(record: Record) -> JobFailed:
+    """The error of a job that ended without a result."""
+    error = record.error
+    if error is None:
+        return JobFailed(record.id, record.state, record.state, "", "", "")
+    return JobFailed(record.id, record.state, error.cause, error.type, error.message, error.traceback)
+
+
+class AsyncClient:
+    """Calls to one echod from an asyncio program. Made in the loop that uses it; close it, or use `async with`.
+
+    `url`: http://… of a gateway (`ECHOD_URL`, else http://127.0.0.1:8321; `token`: `ECHOD_TOKEN`), or the bus's own
+    address: valkey://…, valkeys://…, unix:///path (`app`: `ECHOD_APP`). `timeout`: for how many seconds a call that is
+    not answered is sent again. `package`: the served folder's name, where functions are imported out of another one.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        app: str | None = None,
+        timeout: float = PATIENCE_S,
+        package: str | None = None,
+    ) -> None:
+        self._door = door_of(url, token, app, timeout)
+        self._package = package
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._door.close()
+
+    @overload
+    async def enqueue(
+        self, function: Callable[Concatenate[P, ...], Coroutine[Any, Any, R]], payload: P, **options: Unpack[Options]
+    ) -> AsyncJob[R]: ...
+    @overload
+    async def enqueue(
+        self, function: Callable[Concatenate[P, ...], R], payload: P, **options: Unpack[Options]
+    ) -> AsyncJob[R]: ...
+    @overload
+    async def enqueue(
+        self, function: Bare[Coroutine[Any, Any, R]], payload: None = None, **options: Unpack[Options]
+    ) -> AsyncJob[R]: ...
+    @overload
+    async def enqueue(self, function: Bare[R], payload: None = None, **options: Unpack[Options]) -> AsyncJob[R]: ...
+    @overload
+    async def enqueue(self, function: str, payload: object = None, **options: Unpack[Options]) -> AsyncJob[Any]: ...
+
+    async def enqueue(
+        self, function: Callable[..., Any] | str, payload: Any = None, **options: Unpack[Options]
+    ) -> AsyncJob[Any]:
+        """A job of `function` (itself, or its name), minted when this returns: one, however often it had to be sent.
+
+        Raises UnknownFunction, InvalidPayload, QueueFull, KeyConflict; BusAway or NothingListens when no answer came.
+        """
+        target = target_of(function, self._package)
+        order = order_of(target, function, payload, **options)
+        return self._job(await self._door.enqueue(order), target.result_type)
+
+    @overload
+    async def enqueue_many(
+        self,
+        function: Callable[Concatenate[P, ...], Coroutine[Any, Any, R]],
+        payloads: Iterable[P],
+        **options: Unpack[ManyOptions],
+    ) -> list[AsyncJob[R]]: ...
+    @overload
+    async def enqueue_many(
+        self, function: Callable[Concatenate[P, ...], R], payloads: Iterable[P], **options: Unpack[ManyOptions]
+    ) -> list[AsyncJob[R]]: ...
+    @overload
+    async def enqueue_many(
+        self, function: str, payloads: Iterable[object], **options: Unpack[ManyOptions]
+    ) -> list[AsyncJob[Any]]: ...
+
+    async def enqueue_many(
+        self, function: Callable[..., Any] | str, payloads: Iterable[Any], **options: Unpack[ManyOptions]
+    ) -> list[AsyncJob[Any]]:
+        """A job for each payload, in their order. All payloads are checked by their type before the first is minted.
+
+        Raises what `enqueue` does, for the first that cannot be minted; others may have been by then.
+        """
+        target = target_of(function, self._package)
+        orders = [order_of(target, function, payload, **options) for payload in payloads]
+        jobs: list[AsyncJob[Any]] = []
+        for start in range(0, len(orders), AT_ONCE):
+            some = (self._door.enqueue(order) for order in orders[start : start + AT_ONCE])
+            for told in await asyncio.gather(*some, return_exceptions=True):
+                if isinstance(told, BaseException):
+                    raise told
+                jobs.append(self._job(told, target.result_type))
+        return jobs
+
+    def job(self, id: str, function: str | None = None) -> AsyncJob[Any]:
+        """A job by its id; `function` saves a search over all queues."""
+        return AsyncJob(self._door, id, function)
+
+    async def repeat(self, name: str, function: Callable[..., Any] | str, **options: Unpack[RepeatOptions]) -> Schedule:
+        """Register a schedule of a function, or change the one of this name; it belongs to nobody's code, and stays.
+
+        Raises InvalidSchedule, NameTaken where the function's code has one of this name, and what `enqueue` does.
+        """
+        target = target_of(function, self._package)
+        return await self._door.repeat(repeat_of(target, function, name, **options))
+
+    async def cancel_repeat(self, name: str) -> bool:
+        """Remove a schedule by its name, or by its id ("function/name"); False when there is none.
+
+        Raises Refused where schedules of several functions have the name: then the id says which.
+        """
+        found = await self._door.schedules(name)
+        if len(found) > 1:
+            raise Refused(f"expected one schedule called {name!r}, got {', '.join(found)}; name one by its id")
+        return await self._door.cancel_repeat(found[0]) if found else False
+
+    def _job(self, ticket: Ticket, result_type: Any) -> AsyncJob[Any]:
+        job: AsyncJob[Any] = AsyncJob(self._door, ticket.id, ticket.function, result_type)
+        job._state = ticket.state
+        return job

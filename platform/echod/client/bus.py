@@ -1,0 +1,235 @@
+"""A client's way straight to the bus: the same checks as at the gateway, then a mint.
+
+It leases a node number when it first mints, and again when that ran out: a client that mints nothing asks nothing. An
+order that got no answer is minted again under its id for as long as the bus can tell the two apart (5 s).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from echod.bus import Bus
+from echod.bus.waiting import Waiting
+from echod.client.orders import Order, Record, Repeat, Schedule, Ticket
+from echod.errors import BusAway, BusError, InvalidPayload, LeaseGone, Refused, UnknownFunction
+from echod.model.ids import JobId, NodeId, branded, is_job_id
+from echod.model.job import Job, Mint, Minted
+from echod.policy import calls, nesting
+from echod.registry import schedules
+from echod.registry.registry import Registry
+from echod.registry.schemas import Schemas
+from echofn import codec
+from echofn.manifest import Function
+
+T = TypeVar("T")
+RESEND_S = 4.5  # the bus keeps what a resend needs for longer than five seconds
+_PAUSE_S = 0.1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class BusDoor:
+    """See the module."""
+
+    def __init__(self, address: str, app: str, patience_s: float) -> None:
+        self._address, self._app, self._patience_s = address, app, patience_s
+        self._opening = asyncio.Lock()
+        self._node = NodeId(branded("NOD", secrets.randbits(63)))
+        self._schemas = Schemas()
+        self._bus: Bus | None = None
+        self._registry: Registry | None = None
+        self._waiting: Waiting | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        if self._waiting is not None:
+            self._waiting.close()
+        if self._registry is not None:
+            self._registry.close()
+        if self._bus is not None:
+            with contextlib.suppress(BusError):
+                await self._bus.leave()
+            await self._bus.close()
+        self._bus = self._registry = self._waiting = self._following = None
+
+    async def enqueue(self, order: Order) -> Ticket:
+        """A job, once. Raises BusAway when the bus did not come back in time."""
+        if order.durable:
+            raise Refused("durable=True is not in this version; leave it out")
+        bus = await self._open()
+        function = await self._function(order.function)
+        call = self._call(function, order)
+        mint = calls.mint_of(function, call, await self._id(bus))
+        minted = await self._minted(bus, function.name, mint)
+        is_later = bool(order.in_ms) or (order.at_ms is not None and order.at_ms > bus.clock.now_ms())
+        return Ticket(minted.id, function.name, "scheduled" if is_later else "pending")
+
+    async def record(self, id: str, function: str | None) -> Record:
+        if not is_job_id(id):
+            raise _unknown(id)
+        bus = await self._open()
+        job = await self._kept_asking(lambda: bus.job(id, queue=function))
+        if job is None:
+            raise _unknown(id)
+        return _record(job)
+
+    async def ended(self, id: str, function: str | None, timeout_s: float | None) -> Record | None:
+        """The record of a job that ended, or None in time."""
+        job = await self.record(id, function)
+        assert self._waiting is not None
+        loop = asyncio.get_running_loop()
+        end = loop.time() + (float("inf") if timeout_s is None else timeout_s)
+        while not job.has_ended and (left := end - loop.time()) > 0:
+            with self._waiting.expected(JobId(id)) as event:
+                await self._waiting.ended(JobId(id), job.function, event, min(left, 3600.0), told=False)
+            job = await self.record(id, job.function)
+        return job if job.has_ended else None
+
+    async def cancel(self, id: str, function: str | None) -> bool:
+        bus, job = await self._open(), await self.record(id, function)
+        said = await self._kept_asking(lambda: bus.cancel(job.function, id))
+        if said == "unknown":
+            raise _unknown(id)
+        return said != "ended"
+
+    async def repeat(self, wanted: Repeat) -> Schedule:
+        bus = await self._open()
+        await self._function(wanted.function)
+        assert self._registry is not None
+        registry, asked = self._registry, msgspec.convert(msgspec.to_builtins(wanted), schedules.Wanted)
+        row, _ = await self._kept_asking(lambda: schedules.register(bus, registry, self._schemas, asked))
+        next_due = None if row.next_ms is None else _instant(row.next_ms)
+        return Schedule(f"{row.queue}/{row.name}", row.queue, row.name, row.rule, row.tz or "UTC", next_due)
+
+    async def schedules(self, name: str) -> list[str]:
+        """Ids of the schedules registered at run time under this name, or this id."""
+        bus = await self._open()
+        rows = await self._kept_asking(bus.recurrences)
+        named = [(row.name, f"{row.queue}/{row.name}") for row in rows if row.is_own]
+        return [id for own, id in named if name in (own, id)]
+
+    async def cancel_repeat(self, id: str) -> bool:
+        bus = await self._open()
+        rows = [row for row in await self._kept_asking(bus.recurrences) if f"{row.queue}/{row.name}" == id]
+        return bool(rows) and await self._kept_asking(lambda: schedules.remove(bus, rows[0]))
+
+    async def _open(self) -> Bus:
+        """The bus, connected; asked for again while it is away and there is patience left."""
+        async with self._opening:
+            if self._bus is None:
+                bus = await self._kept_asking(lambda: Bus.open(self._address, self._app))
+                # Of the registry only what is served is asked for: no version's files come to this machine.
+                registry = Registry(bus, Path(tempfile.gettempdir()) / "echod-client")
+                try:
+                    await self._kept_asking(registry.refresh)
+                except BaseException:
+                    await bus.close()
+                    raise
+                self._bus, self._registry, self._waiting = bus, registry, Waiting(bus)
+                self._following = asyncio.create_task(registry.run(), name="client-registry")
+            return self._bus
+
+    async def _kept_asking(self, ask: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._patience_s
+        while True:
+            try:
+                return await ask()
+            except BusAway:
+                if loop.time() + _PAUSE_S >= end:
+                    raise
+            await asyncio.sleep(_PAUSE_S * random.uniform(0.7, 1.3))
+
+    async def _function(self, name: str) -> Function:
+        """The function of the active version, which is read anew before it is said that there is none."""
+        assert self._registry is not None
+        if self._registry.function(name) is None:
+            await self._kept_asking(self._registry.refresh)
+        if self._registry.active is None:
+            raise Refused("expected a deployed version, got none; run `echod deploy FOLDER`")
+        function = self._registry.function(name)
+        if function is None:
+            raise UnknownFunction.near(name, self._registry.names())
+        calls.check_callable(function)
+        return function
+
+    def _call(self, function: Function, order: Order) -> calls.Call:
+        assert self._registry is not None
+        assert self._registry.active is not None
+        value = codec.decode(order.payload)
+        if nesting.is_deeper(value, nesting.MAX_DEPTH):
+            raise InvalidPayload(f"expected at most {nesting.MAX_DEPTH} levels of nesting, got more")
+        seen = msgspec.to_builtins(value)  # bytes as base64: as the schema has them
+        self._schemas.check(self._registry.active.version, function, seen, len(order.payload))
+        return calls.Call(
+            value=value,
+            packed=order.payload,
+            lane=order.lane,
+            in_ms=order.in_ms,
+            at_ms=order.at_ms,
+            priority=order.priority,
+            unique=order.unique,
+            key=order.key if order.is_keyed else None,
+            digest=order.digest if order.is_keyed else "",
+        )
+
+    async def _id(self, bus: Bus) -> JobId:
+        try:
+            return bus.new_job_id()
+        except LeaseGone:
+            about = {"verb": "client", "roles": ["client"], "host": socket.gethostname(), "pid": os.getpid()}
+            await self._kept_asking(lambda: bus.join(self._node, info=msgspec.msgpack.encode(about)))
+            return bus.new_job_id()
+
+    async def _minted(self, bus: Bus, queue: str, mint: Mint) -> Minted:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + min(RESEND_S, self._patience_s)
+        while True:
+            try:
+                return await bus.mint_outside(queue, mint)
+            except BusAway:
+                if loop.time() + _PAUSE_S >= end:
+                    raise
+            await asyncio.sleep(_PAUSE_S * random.uniform(0.7, 1.3))
+
+
+def _unknown(id: str) -> Refused:
+    return Refused(f"no job {id[:40]!r}; it may have been trimmed by its function's keep")
+
+
+def _instant(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def _record(job: Job) -> Record:
+    return Record(
+        id=job.id,
+        function=job.function,
+        lane=job.lane,
+        state=job.state,
+        reason=job.reason,
+        attempts=job.attempts,
+        failures=job.failures,
+        due=_instant(job.due_ms),
+        minted=_instant(job.minted_ms),
+        started=None if job.started_ms is None else _instant(job.started_ms),
+        ended=None if job.ended_ms is None else _instant(job.ended_ms),
+        error=job.error,
+        result=None if job.result is None else codec.decode(job.result),
+        version=job.version,
+        progress=job.progress,
+    )

@@ -1,0 +1,233 @@
+"""What a client asks for and hears, in values that no address knows of: orders, records, schedules."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypedDict
+
+import msgspec
+
+from echod.errors import InvalidPayload, Refused
+from echod.model.job import Error, Reason, State
+from echofn import children, codec
+from echofn.signature import shape_of
+from echofn.units import duration_ms
+
+Duration = str | int | float | timedelta
+Missed = Literal["skip", "last", "all"]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to enqueue. `payload` is msgpack; None: as the function's policy says.
+
+    `key` names this request, and is the caller's own (`is_keyed`) or made for the length of the call.
+    """
+
+    function: str
+    payload: bytes
+    key: str
+    lane: str | None = None
+    in_ms: int | None = None
+    at_ms: int | None = None
+    unique: str | None = None
+    priority: int | None = None
+    durable: bool = False
+    is_keyed: bool = False
+
+    @property
+    def digest(self) -> str:
+        """What the key stands for: the body that goes over HTTP."""
+        return hashlib.sha256(self.payload).hexdigest()
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """What is known of a job that was enqueued."""
+
+    id: str
+    function: str
+    state: State
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it stands. Instants are UTC; `result` is the value as stored, None before the end."""
+
+    id: str
+    function: str
+    lane: str
+    state: State
+    reason: Reason | None
+    attempts: int
+    failures: int
+    due: datetime
+    minted: datetime
+    started: datetime | None
+    ended: datetime | None
+    error: Error | None
+    result: Any = None
+    version: str | None = None
+    progress: tuple[float, str] | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ("done", "dead", "cancelled")
+
+
+class Repeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A schedule to register: the body of POST /schedules. Exactly one of `cron` and `every`."""
+
+    function: str
+    name: str
+    cron: str | None = None
+    every: str | None = None
+    anchor: str | None = None
+    tz: str | None = None
+    payload: Any = None
+    missed: Missed = "last"
+    cap: int = 100
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A registered schedule; `next` is None while it is paused."""
+
+    id: str
+    function: str
+    name: str
+    rule: str
+    tz: str
+    next: datetime | None
+
+
+class ManyOptions(TypedDict, total=False):
+    """What may be said of many jobs at once; what is left out is as the function's policy says.
+
+    lane: the fair share. delay ("5m", seconds) or at (an instant with its zone): not before. priority: lower is first.
+    """
+
+    lane: str | None
+    delay: Duration | None
+    at: datetime | str | None
+    priority: int | None
+
+
+class Options(ManyOptions, total=False):
+    """What may be said of a job: of many, and more.
+
+    unique: a key that one job at a time has, for as long as the function's `until` says. durable: answered once it is
+    on disk. key: an idempotency key; for 24 h the same key and payload answer with the first job.
+    """
+
+    unique: str | None
+    durable: bool
+    key: str | None
+
+
+class RepeatOptions(TypedDict, total=False):
+    """A schedule's rule and what its jobs carry. Exactly one of `cron` ("0 6 * * mon", in the zone `tz`) and `every`
+    ("20s", counted from the epoch or from `anchor`). `missed`, `cap`: as in the annotations."""
+
+    cron: str | None
+    every: Duration | None
+    tz: str | None
+    anchor: datetime | str | None
+    payload: object
+    missed: Missed
+    cap: int
+
+
+class Target(NamedTuple):
+    """A function as orders name it, and the type of its results (Any: as they are stored)."""
+
+    name: str
+    result_type: Any
+
+
+def target_of(function: Callable[..., Any] | str, package: str | None) -> Target:
+    """Whom an order is for. `package` is the served folder's name; None: the outermost package of its module.
+
+    Raises TypeError for what is neither a name nor annotated with @queue.
+    """
+    if isinstance(function, str):
+        return Target(children.named(function, ""), Any)
+    if package is None:
+        package = str(getattr(function, "__module__", "")).partition(".")[0]
+    return Target(children.named(function, package), shape_of(function).result_type)
+
+
+def order_of(
+    target: Target,
+    function: Callable[..., Any] | str,
+    payload: object,
+    *,
+    lane: str | None = None,
+    delay: Duration | None = None,
+    at: datetime | str | None = None,
+    unique: str | None = None,
+    priority: int | None = None,
+    durable: bool = False,
+    key: str | None = None,
+) -> Order:
+    """An order, checked as far as that needs no echod. Raises InvalidPayload, TypeError or ValueError."""
+    if delay is not None and at is not None:
+        raise ValueError("expected delay= or at=, got both")
+    try:
+        packed = children.packed(function, target.name, payload)
+    except ValueError as error:
+        raise InvalidPayload(str(error)) from None
+    return Order(
+        function=target.name,
+        payload=packed,
+        key=secrets.token_urlsafe(16) if key is None else key,
+        lane=lane,
+        in_ms=None if delay is None else duration_ms(delay),
+        at_ms=None if at is None else children.instant_ms(at),
+        unique=unique,
+        priority=priority,
+        durable=durable,
+        is_keyed=key is not None,
+    )
+
+
+def result_of(record: Record, result_type: Any) -> Any:
+    """A result as the handler's own type. Raises Refused where it does not fit; `record.result` is what is there."""
+    if result_type is Any:
+        return record.result
+    try:
+        return codec.convert(record.result, result_type)
+    except codec.Unfit as error:
+        raise Refused(
+            f"the result of {record.id} does not fit what {record.function} says it returns: {error}"
+        ) from None
+
+
+def repeat_of(
+    target: Target,
+    function: Callable[..., Any] | str,
+    name: str,
+    *,
+    cron: str | None = None,
+    every: Duration | None = None,
+    tz: str | None = None,
+    anchor: datetime | str | None = None,
+    payload: object = None,
+    missed: Missed = "last",
+    cap: int = 100,
+) -> Repeat:
+    """A schedule to register, checked as far as that needs no echod. Raises InvalidPayload or ValueError."""
+    try:
+        packed = children.packed(function, target.name, payload)
+    except ValueError as error:
+        raise InvalidPayload(str(error)) from None
+    return Repeat(
+        function=target.name,
+        name=name,
+        cron=cron,
+        every=None if every is None else f"{duration_ms(every)}ms",
+        anchor=anchor.isoformat() if isinstance(anchor, datetime) else anchor,
+        tz=tz,
+        payload=codec.decode(packed),
+        missed=missed,
+        cap=cap,
+    )
