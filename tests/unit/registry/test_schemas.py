@@ -66,10 +66,10 @@ def test_faults_are_bounded_in_number_and_size() -> None:
 def test_a_fault_quotes_no_value_where_something_is_redacted() -> None:
     hiding = msgspec.structs.replace(function(ORDER), policy=Policy(redact=("items",)))
     for payload in ({"items": "4111-planted"}, {"items": [{"sku": 4111_1111, "n": "4111-planted"}]}, "4111-planted"):
-        with pytest.raises(Problem) as refused:
+        with pytest.raises(InvalidPayload) as refused:
             Schemas().check("DEP0", hiding, payload, 100)
-        assert "4111" not in repr(refused.value.view())
-        assert "[redacted]" in refused.value.detail
+        assert "4111" not in f"{refused.value} {refused.value.faults}"
+        assert "[redacted]" in str(refused.value)
 
 
 def test_without_a_schema_anything_goes() -> None:
