@@ -38,9 +38,9 @@ from echod.gateway import (
     tokens,
     webhooks,
 )
-from echod.gateway.desk import Deploy, Desk, shown, wants_page
+from echod.gateway.desk import Deploy, Desk, caller_of, shown, wants_page
 from echod.gateway.guard import SECURITY_HEADERS, Guard, Right, demand
-from echod.gateway.keyring import Caller, Keyring
+from echod.gateway.keyring import Keyring
 from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.overview import Watch
@@ -257,8 +257,7 @@ def _fault(desk: Desk, request: Request, error: Exception) -> Response:
 def _load_errors(desk: Desk, request: Request) -> dict[str, str]:
     """A broken save shows where its author looks: in every answer, too. Strangers learn no names of files."""
     errors = desk.registry.active.errors if desk.registry.active else ()
-    caller: Caller = request.state.caller
-    if not errors or not caller.rights:
+    if not errors or not caller_of(request).rights:
         return {}
     first = errors[0]
     where = quote(f"{first.file}:{first.line or '?'}:{first.column or '?'}", safe="/:? ")

@@ -18,7 +18,7 @@ from echod.config import Config
 from echod.errors import UnknownFunction
 from echod.gateway import pages
 from echod.gateway.counting import Counts
-from echod.gateway.keyring import Keyring
+from echod.gateway.keyring import NOBODY, Caller, Keyring
 from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.problems import Problem
@@ -70,7 +70,7 @@ class Desk:
             "sandbox": self.level,
             "mode": str(self.status().get("mode", "")),
             "degraded": self.degraded(),
-            "signed_in": request.state.caller.by == "session",
+            "signed_in": caller_of(request).by == "session",
         }
 
     def degraded(self) -> list[str]:
@@ -82,6 +82,12 @@ class Desk:
         self.live.close()
         self.waiting.close()
         self.closing.set()
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks; nobody where that is not known (any more), as in the answer to an unexpected error."""
+    caller: Caller = getattr(request.state, "caller", NOBODY)
+    return caller
 
 
 def shortened(text: str, length: int = 100) -> str:

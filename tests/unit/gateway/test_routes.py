@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import get_args
 
 import httpx
@@ -289,3 +290,58 @@ async def test_an_unexpected_error_is_a_500_that_tells_a_stranger_nothing(server
         assert "hunter2" not in answer.text
         assert "Content-Security-Policy" in answer.headers
         assert (await rig.http.get("/healthz")).status_code == 200
+
+
+def exceptions(policy: str) -> list[str]:
+    """What a policy allows beyond this server itself. https://www.w3.org/TR/CSP3/"""
+    rules = dict(rule.strip().partition(" ")[::2] for rule in policy.split(";") if rule.strip())
+    found = [name for name in ("default-src", "frame-ancestors", "base-uri", "form-action") if name not in rules]
+    return found + [
+        source for sources in rules.values() for source in sources.split() if source not in ("'self'", "'none'")
+    ]
+
+
+async def test_no_answer_of_any_kind_has_an_exception_in_its_policy(server: Valkey) -> None:
+    """Pages, objects, refusals: of the application, of the guard, of the connection itself."""
+
+    async def deploy(archive: bytes) -> dict[str, object]:
+        raise RuntimeError("unexpected")
+
+    known = {"Authorization": "Bearer s3cret"}
+    async with serving(server, deploy=deploy, token="s3cret", request_limit="60/m") as rig:
+        answers: list[httpx.Response] = []
+        for accept in (HTML, {"Accept": "application/json"}):
+            for entry in TABLE:
+                if entry.method == "GET" and entry.path not in STREAMS:
+                    answers.append(await rig.http.get(address(entry), headers=accept | known))
+                    answers.append(await rig.http.get(address(entry), headers=accept))
+            for method, path, headers in (
+                ("GET", "/nowhere", known),
+                ("PUT", "/jobs", known),
+                ("GET", "/jobs", {"Host": "evil.example"}),
+                ("POST", "/login", {"Origin": "null"}),
+                ("POST", "/functions/hello.any", known),
+                ("POST", "/deploy", known),
+                ("GET", "/static/echod.js", {}),
+                ("GET", "/static/none", {}),
+            ):
+                body = b"x" if path == "/deploy" else None
+                answers.append(await rig.http.request(method, path, content=body, headers=accept | headers))
+            answers.append(
+                await rig.http.post("/functions/hello.any", content=b"x" * 2_000_000, headers=accept | known)
+            )
+            with server.paused():
+                answers.append(await rig.http.get("/jobs", headers=accept | known))
+        answers += [await rig.http.get("/morgue") for _ in range(70)]
+        statuses = {answer.status_code for answer in answers}
+        assert statuses >= {200, 401, 403, 404, 405, 413, 429, 500, 503}, statuses
+        for answer in answers:
+            policy = answer.headers["Content-Security-Policy"]
+            assert exceptions(policy) == [], (answer.request.url, answer.status_code, policy)
+        reader, writer = await asyncio.open_connection(*rig.server.address)
+        writer.write(b"rubbish\r\n\r\n")
+        head = (await reader.read()).decode("latin-1")
+        writer.close()
+        [policy] = [line for line in head.split("\r\n") if line.startswith("content-security-policy: ")]
+        assert head.startswith("HTTP/1.1 400")
+        assert exceptions(policy.partition(": ")[2]) == []
