@@ -28,6 +28,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox | None = None  # None: auto for `dev`, else standard
     lease_ms: int = 15_000
     reload: bool = True
+    clock: bool = False  # `dev` alone: the embedded bus's clock can be driven
     app: str = ""
     token: str | None = None
     env: Literal["dev", "prod"] | str = "dev"
@@ -70,6 +71,7 @@ def from_env(env: Mapping[str, str], /, **flags: object) -> Config:
     take("bus", str, "valkey://…, valkeys://… or unix:///path")
     take("sandbox", _sandbox, "auto, strict, standard, minimal or off")
     take("reload", _flag, "1 or 0")
+    take("clock", _flag, "1 or 0")
     take("app", _app, "up to 64 of A-Z a-z 0-9 _ . -")
     take("token", str, "a token")
     take("env", str, "a name")

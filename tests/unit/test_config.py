@@ -21,6 +21,7 @@ def test_every_setting_has_its_variable() -> None:
         "ECHOD_SANDBOX": "minimal",
         "ECHOD_LEASE": "30s",
         "ECHOD_RELOAD": "no",
+        "ECHOD_CLOCK": "1",
         "ECHOD_APP": "staging",
         "ECHOD_TOKEN": "t0ken",
         "ECHOD_ENV": "prod",

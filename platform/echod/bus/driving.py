@@ -66,6 +66,16 @@ class Driving(Core):
         soonest = min(at_ms for at_ms, _ in dues)
         return soonest, tuple(sorted({queue for at_ms, queue in dues if at_ms == soonest}))
 
+    async def overdue(self) -> int:
+        """How many instants have come that no pump has dealt with yet."""
+        now_ms = self.clock.now_ms()
+        calls: list[tuple[Argument, ...]] = [
+            ("ZCOUNT", f"{self.base(queue)}{key}", "-inf", now_ms)
+            for queue in await self.queues()
+            for key in ("repeat", "schedule", "later")
+        ]
+        return sum(await self.link.commands(calls))
+
     def heard_clock(self, now_ms: int, frozen: int) -> None:
         """The news of a move. It may come after the answer to a later one: a clock that stands still goes by that."""
         self.steps.driven()

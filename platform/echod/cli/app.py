@@ -33,6 +33,7 @@ VERBS = {
     "cron": ("cron", "Print the next instants of a cron rule."),
     "pause": ("schedules", "Pause a function, or one schedule of it."),
     "resume": ("schedules", "Resume a function, or one schedule of it."),
+    "clock": ("clock", "Drive the clock of an `echod dev --clock`."),
     "sandbox": ("sandbox", "Try the walls here; print each, and what a function opens."),
     "token": ("token", "Make, list and revoke tokens, and one-time login links."),
     "bus": ("project", "Print the address of the bus in use."),

@@ -22,6 +22,7 @@ _folder = click.argument("folder", required=False, type=click.Path(path_type=Pat
 @settings
 @_json
 @click.option("--no-reload", is_flag=True, help="Do not watch the folder.")
+@click.option("--clock", is_flag=True, help="A clock that `echod clock` drives; for good, on this --state.")
 def dev(config: Config, folder: Path | None, as_json: bool) -> int:
     """Serve FOLDER (default: functions) with reload: embedded bus, gateway, pages, pump, workers.
 

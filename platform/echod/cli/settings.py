@@ -53,6 +53,7 @@ def settings(command: F) -> F:
         flags["request_limit"] = _rate(values.pop("request_limit"))
         flags["allow_host"] = values.pop("allow_host") or None
         flags["reload"] = False if values.pop("no_reload", False) else None
+        flags["clock"] = values.pop("clock", False) or None
         if lease := values.pop("lease"):
             try:
                 flags["lease_ms"] = duration_ms(lease)

@@ -24,6 +24,7 @@ from echod.bus.waiting import Waiting
 from echod.config import Config
 from echod.errors import EchodError
 from echod.gateway import (
+    clock,
     deploying,
     functions,
     invoke,
@@ -84,6 +85,8 @@ TABLE: tuple[Entry, ...] = (
     Entry("GET", "/versions", "read", system.versions),
     Entry("GET", "/nodes", "read", system.nodes),
     Entry("GET", "/bus", "read", system.bus),
+    Entry("GET", "/clock", "read", clock.show),
+    Entry("POST", "/clock", "operate", clock.move),
     Entry("POST", "/deploy", "deploy", deploying.deploy),
     Entry("GET", "/tokens", "operate", tokens.index),
     Entry("POST", "/tokens", "operate", tokens.make),

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -27,6 +27,7 @@ from echod.registry.registry import ActiveVersion, Registry
 from echod.registry.schemas import Schemas
 from echofn.manifest import Function
 
+T = TypeVar("T")
 Deploy = Callable[[bytes], Awaitable[Mapping[str, object]]]
 
 
@@ -71,6 +72,7 @@ class Desk:
             "mode": str(self.status().get("mode", "")),
             "degraded": self.degraded(),
             "signed_in": caller_of(request).by == "session",
+            "clock": ("frozen" if self.bus.clock.frozen else "driven") if self.bus.driven else None,
         }
 
     def degraded(self) -> list[str]:
@@ -103,6 +105,19 @@ def wants_page(request: Request) -> bool:
 def answer(view: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A view as JSON."""
     return Response(msgspec.json.encode(view), status_code=status, headers=headers, media_type="application/json")
+
+
+async def body_of(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+    """The JSON body of a request as its type."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Problem("unsupported-media-type", "expected Content-Type application/json")
+    body = await request.body()
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise Problem("invalid-parameter", str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Problem("invalid-body", f"expected JSON: {error}") from None
 
 
 def shown(desk: Desk, request: Request, page: str, view: View, *, status: int = 200) -> Response:

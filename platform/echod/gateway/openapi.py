@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from echod.gateway import shapes, tokens
+from echod.gateway import clock, shapes, tokens
 from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
@@ -92,6 +92,8 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("GET", "/versions"): Shape("Versions", {200: dict[str, Any]}),
     ("GET", "/nodes"): Shape("Nodes", {200: dict[str, Any]}),
     ("GET", "/bus"): Shape("The bus", {200: dict[str, Any]}),
+    ("GET", "/clock"): Shape("The clock", {200: shapes.ClockShape}),
+    ("POST", "/clock"): Shape("Drive the clock", {200: shapes.ClockShape}, takes=clock.Move),
     ("POST", "/deploy"): Shape("Deploy a folder", {200: dict[str, Any]}, binary=True),
     ("GET", "/tokens"): Shape("Tokens, but for themselves", {200: shapes.Tokens}),
     ("POST", "/tokens"): Shape("Make a token", {201: shapes.TokenMade}, takes=tokens.Wanted),

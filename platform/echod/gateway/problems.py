@@ -55,6 +55,7 @@ KINDS: Mapping[str, tuple[HTTPStatus, str]] = {
     "name-taken": (HTTPStatus.CONFLICT, "The name is taken"),
     "too-many-tokens": (HTTPStatus.CONFLICT, "Too many tokens"),
     "wrong-state": (HTTPStatus.CONFLICT, "The job's state does not allow it"),
+    "not-driven": (HTTPStatus.CONFLICT, "The clock is not driven"),
     "no-deploys": (HTTPStatus.CONFLICT, "This node takes no deploys"),
     "too-slow": (HTTPStatus.REQUEST_TIMEOUT, "The request took too long to arrive"),
     "too-large": (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "Too large"),

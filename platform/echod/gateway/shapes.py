@@ -266,6 +266,16 @@ class LinkMade(msgspec.Struct):
     expires: Instant | None
 
 
+class ClockShape(msgspec.Struct):
+    """Where the clock is. `due`: functions that the move made due, where it went to the next; `next`: when more is."""
+
+    now: Instant
+    driven: bool
+    frozen: bool
+    due: list[str]
+    next: Instant | None
+
+
 class Healthy(msgspec.Struct):
     ok: bool
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.bus.tokens import TokenRow
-from echod.gateway.desk import Desk, answer, shortened
+from echod.gateway.desk import Desk, answer, body_of, shortened
 from echod.gateway.keyring import Caller
 from echod.gateway.problems import Problem
 from echod.gateway.session import fresh
@@ -18,7 +18,6 @@ from echod.gateway.views import instant, instant_or_none
 from echod.model.token import SCOPES, Scope, digest_of
 from echofn.units import duration_ms
 
-T = TypeVar("T")
 TERM_PATTERN = "^([1-9][0-9]{0,2}[mhd]|[1-9][0-9]?w)$"
 LINK_MS = 10 * 60_000
 NAME_PATTERN = "^[A-Za-z0-9_.@-]{1,64}$"
@@ -54,7 +53,7 @@ async def index(desk: Desk, request: Request) -> Response:
 
 async def make(desk: Desk, request: Request) -> Response:
     """POST /tokens: the one answer that ever holds the token."""
-    wanted = await _body(request, _wanted)
+    wanted = await body_of(request, _wanted)
     if not _NAME.fullmatch(wanted.name):
         raise Problem(
             "invalid-parameter", f"name: expected 1 to 64 of A-Z a-z 0-9 _ . @ -, got {shortened(wanted.name)!r}"
@@ -88,7 +87,7 @@ async def revoke(desk: Desk, request: Request) -> Response:
 
 async def link(desk: Desk, request: Request) -> Response:
     """POST /login/links: a link that signs one browser in, once, within ten minutes."""
-    wanted = await _body(request, _wanted_link)
+    wanted = await body_of(request, _wanted_link)
     caller: Caller = request.state.caller
     scopes = _within(request, wanted.scopes or caller.rights)
     if caller.by == "anybody":
@@ -121,18 +120,6 @@ def _term(text: str | None) -> int | None:
         return duration_ms(text)
     except ValueError as error:
         raise Problem("invalid-parameter", f"expires: {error}") from None
-
-
-async def _body(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Problem("unsupported-media-type", "expected Content-Type application/json")
-    body = await request.body()
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise Problem("invalid-parameter", str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem("invalid-body", f"expected JSON: {error}") from None
 
 
 def _view(row: TokenRow, now_ms: int) -> dict[str, object]:

@@ -25,7 +25,7 @@ from echod.deploy.discovery import Discovery
 from echod.deploy.live import Live
 from echod.deploy.publish import Publisher
 from echod.deploy.snapshot import served_folder
-from echod.errors import BusAway
+from echod.errors import BusAway, Refused
 from echod.node import terminal
 from echod.node.doors import Walls, chosen, needs_token, reaches_bus, refuse_open_door, wanted
 from echod.node.dotenv import loaded
@@ -47,6 +47,15 @@ def serve(config: Config, names: frozenset[str], folder: Path | None, *, dev: bo
     verb = "dev" if dev else "start" if len(names) > 1 else next(iter(names))
     if "gateway" in names:  # asked again once the bus answers, which may have tokens: a state that is new has none
         refuse_open_door(config, verb, has_tokens=verb != "dev" and (config.bus is not None or config.state.exists()))
+    if config.clock and (not dev or config.bus is not None):
+        raise Refused(
+            "--clock: expected `echod dev` on its embedded bus, got "
+            + (
+                f"`echod {verb}`: its clock is the server's own; unset ECHOD_CLOCK"
+                if not dev
+                else "--bus; leave one out"
+            )
+        )
     served = served_folder(folder) if folder is not None else None
     if dev and served is not None:
         os.environ.update(loaded(served, os.environ))  # discovery and workers take secrets from the environment
@@ -146,7 +155,7 @@ class Node:
         told = False
         while True:
             try:
-                return await Bus.open(address, app=self._config.app)
+                return await Bus.open(address, app=self._config.app, driven=self._config.clock)
             except BusAway as error:
                 if not told:
                     terminal.waiting(str(error))

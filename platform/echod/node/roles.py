@@ -72,6 +72,8 @@ class Roles:
         terminal.banner(parts.verb, self.url, shown, str(parts.folder or "the bus's active version"))
         if self._supervisor is not None:
             terminal.sandbox(parts.walls.level, parts.walls.missing)
+        if parts.bus.driven:
+            terminal.clock(parts.bus.clock.now_ms(), frozen=parts.bus.clock.frozen)
 
     async def serve(self, first: Awaitable[Saved | None] | None) -> None:
         """Start what acts on a version. `first`: the folder's, on its way; nothing older is served until then."""

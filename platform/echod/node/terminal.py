@@ -97,6 +97,13 @@ def sandbox(level: str, missing: Iterable[str]) -> None:
     say(f"  sandbox  {level}" + (f", without {lacks}" if lacks else ""))
 
 
+def clock(now_ms: int, *, frozen: bool) -> None:
+    """That the clock is driven, where it is, and by what."""
+    at = datetime.fromtimestamp(now_ms // 1000, UTC)
+    stands = "stands at" if frozen else "is driven, now"
+    say(f"  clock    {stands} {at:%Y-%m-%d %H:%M:%S} UTC; echod clock +1d | next | freeze | resume")
+
+
 def functions(found: Iterable[Function], now_ms: int, url: str | None) -> None:
     """A line per function: what starts it, when next, and a command to try it."""
     listed = list(found)

@@ -9,7 +9,8 @@ What the gateway gives: `now` (RFC 3339, the bus's time), `shell`, and per page 
 marked `+`. Whatever is missing shows as "–"; unknown keys are ignored; a wrong type raises msgspec.ValidationError.
 
   shell      (every page) {"version": "DEP…"|null, "sandbox": "minimal", "mode": "dev"|"start"|"gateway",
-             "degraded": [text], "signed_in": bool}: signed_in shows a "Sign out" button (POST /logout)
+             "degraded": [text], "clock": "driven"|"frozen"|null, "signed_in": bool}: signed_in shows a "Sign out"
+             button (POST /logout)
   functions  GET /functions: {"functions": [F], "errors": [{"module", "file"+, "line", "column", "message", "kind"+}],
              "occurrences"+: [{"function", "recurrence", "due", "job", "state"}] of the last 5 minutes, any order}
              F has these extras:

@@ -20,6 +20,7 @@ class Shell(msgspec.Struct, frozen=True):
     sandbox: str = ""
     mode: str = ""
     degraded: tuple[str, ...] = ()
+    clock: str | None = None
     signed_in: bool = False
 
 
