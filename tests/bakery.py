@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import Any
 
 import msgspec
@@ -52,6 +53,12 @@ def say(payload: str) -> None:
 async def knead(payload: int) -> int:
     await asyncio.sleep(0)
     return payload + 1
+
+
+@queue(secrets=["BAKERY_KEY"], redact=["card"])
+def pay(payload: dict[str, str]) -> str:
+    print(os.environ["BAKERY_KEY"], payload["card"])
+    return os.environ["BAKERY_KEY"][:3]
 
 
 @queue(unique="loaf", max_pending=2)

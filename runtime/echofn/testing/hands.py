@@ -32,6 +32,7 @@ from echod.supervisor.leases import Lease
 from echofn import capture, frames
 from echofn.channel import Channel
 from echofn.manifest import Function
+from echofn.masking import Mask
 from echofn.refusals import Refusals
 from echofn.run import Run
 from echofn.signature import shape_of
@@ -128,6 +129,7 @@ class _Bench:
 
     def run(self, job: frames.Job, now_ms: int, source: Source) -> tuple[frames.Ended, list[_Said]]:
         self._session.shape = shape_of(source.handler())
+        self._session.mask = Mask(os.environ[name] for name in self._session.function.secrets if name in os.environ)
         self._sent.clear()
         run = _Run(self._session, 0, job, now_ms)
         with _heard(), _timer_kept():

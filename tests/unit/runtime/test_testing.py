@@ -124,6 +124,15 @@ def test_fan_out_runs_too_and_says_who_its_parent_was(baking: Bus) -> None:
     assert job.children == baking.jobs("bakery.bake")
 
 
+def test_secrets_are_the_tests_variables_and_masked_as_in_production(
+    baking: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = baking.enqueue(bakery.pay, {"card": "4111 1111"})
+    monkeypatch.setenv("BAKERY_KEY", "sk_live_12345")
+    baking.run_due()
+    assert (job.result, job.log) == ("sk_", ["[redacted] [redacted]"])
+
+
 def test_delays_instants_and_unique_keys_are_the_buss_own(baking: Bus) -> None:
     later = baking.enqueue(bakery.knead, 1, delay="1h")
     fixed = baking.enqueue(bakery.knead, 2, at="2026-01-05T02:00:00Z")
