@@ -57,6 +57,7 @@ def test_next_runs_the_report_of_next_monday_now(node: Node) -> None:
     after = moved(node, "next")
     assert after["due"] == ["report.weekly"]
     assert after["now"][:23] >= before["next"][:23]
+    assert jobs(node, "report.weekly")  # answered when it is there
     report = until(lambda: [job for job in jobs(node, "report.weekly") if job["state"] == "done"])[-1]
     assert report["occurrence"]["due"] == before["next"]
     again = moved(node, "next")

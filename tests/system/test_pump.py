@@ -78,8 +78,8 @@ class Node:
 
 
 @asynccontextmanager
-async def joined(server: Server, folder: Path) -> AsyncIterator[Node]:
-    bus = await Bus.open(server.address)
+async def joined(server: Server, folder: Path, *, driven: bool = False) -> AsyncIterator[Node]:
+    bus = await Bus.open(server.address, driven=driven)
     try:
         await bus.join(NodeId(branded("NOD", next(_numbers))))
         yield Node(bus, folder)
@@ -556,3 +556,16 @@ async def test_an_idle_pump_makes_no_calls_between_its_beats(node: Node, server:
     report: Report = await node.pump.turn()
     assert not report.more
     assert report.sleep_s > 15
+
+
+async def test_a_pump_of_a_clock_that_stands_still_waits_for_somebody_to_move_it(
+    server: Server, tmp_path: Path
+) -> None:
+    async with joined(server, tmp_path, driven=True) as node:
+        await node.bus.drive("freeze")
+        await node.bus.mint("f", [Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=40)])
+        node.pump.heard(await node.bus.beat(pump=True))
+        assert (await node.pump.turn()).sleep_s == 20.0  # the beat: an hour at 40 ms a turn would be 90,000 calls
+        await node.bus.drive("thaw")
+        node.pump.heard(await node.bus.beat(pump=True))
+        assert (await node.pump.turn()).sleep_s < 0.05
