@@ -9,6 +9,7 @@ def send_invoice(payload: dict, ctx: Context) -> str: ...
 from __future__ import annotations
 
 from echofn.annotations import cron, every, lifespan, queue, webhook
+from echofn.backoff import Backoff
 from echofn.verdicts import Cancel, Fail, Retry, Snooze
 from echofn.verifiers import basic, bearer, hmac
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from echofn.context import Context
     from echofn.request import Request
 
-__all__ = ["Cancel", "Context", "Fail", "Request", "Retry", "Snooze"]
+__all__ = ["Backoff", "Cancel", "Context", "Fail", "Request", "Retry", "Snooze"]
 __all__ += ["basic", "bearer", "cron", "every", "hmac", "lifespan", "queue", "webhook"]
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+    from echofn.backoff import Backoff
     from echofn.verifiers import Hmac
 
     P = ParamSpec("P")
@@ -104,7 +105,7 @@ if TYPE_CHECKING:
         name: str = ...,
         lane: str | None = None,
         retries: int = 3,
-        backoff: Literal["exponential", "constant"] | dict[str, Any] | Sequence[Duration] = "exponential",
+        backoff: Literal["exponential", "linear", "fixed"] | Backoff | Duration | Sequence[Duration] = "exponential",
         timeout: Duration = "60s",
         workers: tuple[int, int] = ...,
         priority: int = 0,
@@ -161,7 +162,7 @@ if TYPE_CHECKING:
         until: Literal["done", "started"] | Duration = "24h",
         name: str = ...,
         retries: int = 3,
-        backoff: Literal["exponential", "constant"] | dict[str, Any] | Sequence[Duration] = "exponential",
+        backoff: Literal["exponential", "linear", "fixed"] | Backoff | Duration | Sequence[Duration] = "exponential",
         timeout: Duration = "60s",
         workers: tuple[int, int] = ...,
         priority: int = 0,

@@ -18,6 +18,13 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential", omit_defaults=
     cap_ms: int = 600_000
 
 
+class Linear(msgspec.Struct, frozen=True, tag="linear"):
+    """min(cap, base * failures)."""
+
+    base_ms: int
+    cap_ms: int
+
+
 class Constant(msgspec.Struct, frozen=True, tag="constant"):
     """The same wait each time."""
 
@@ -30,7 +37,7 @@ class Waits(msgspec.Struct, frozen=True, tag="list"):
     waits_ms: tuple[int, ...]
 
 
-Backoff = Exponential | Constant | Waits
+Backoff = Exponential | Linear | Constant | Waits
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True):

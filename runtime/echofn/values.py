@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from echofn import codec, masking
+from echofn import codec, manifest, masking
+from echofn.backoff import Backoff
 from echofn.children import instant_ms
 from echofn.frames import MAX_PAYLOAD_BYTES
-from echofn.manifest import Backoff, Constant, Exponential, Waits
 from echofn.units import duration_ms, size_bytes
 
 T = TypeVar("T")
@@ -23,6 +23,10 @@ MAX_TMP_BYTES = 1024**4
 MAX_PORTS = 64
 MAX_PATHS = 100
 MIN_PERIOD_MS = 100
+BACKOFFS: tuple[Literal["exponential"], Literal["linear"], Literal["fixed"]] = ("exponential", "linear", "fixed")
+_BACKOFF = (
+    '"exponential", "linear", "fixed", Backoff("linear", base="10s"), one wait like "10s", or a list like ["1s", "1m"]'
+)
 MISSED: tuple[Literal["skip"], Literal["last"], Literal["all"]] = ("skip", "last", "all")
 
 
@@ -215,33 +219,39 @@ def payload(value: Any) -> bytes:
     return codec.encode(value, MAX_PAYLOAD_BYTES, "payload")
 
 
-def backoff(value: Any) -> Backoff:
-    """A kind, with its base and cap or its wait; one wait; or a list of waits."""
-    items = _items(value)
+def backoff(value: Any) -> manifest.Backoff:
+    """A kind; a `Backoff`, or a table of what it takes, as TOML has it; one wait; or a list of waits."""
+    if isinstance(value, str) and value in BACKOFFS:
+        return _backoff(Backoff(value))
     if isinstance(value, Mapping):
-        fields: dict[Any, Any] = {**value}
-        kind = fields.pop("kind", "exponential")
-        if kind == "exponential" and fields.keys() <= {"base", "cap"}:
-            return _exponential(fields.get("base", "500ms"), fields.get("cap", "10m"))
-        if kind == "constant" and fields.keys() == {"wait"}:
-            return Constant(duration_ms(fields["wait"]))
-    elif isinstance(value, str) and value == "exponential":
-        return Exponential()
-    elif isinstance(value, (str, int, float, timedelta)) and value != "constant":
-        return Constant(duration_ms(value))
-    elif items and len(items) <= 100:
-        return Waits(tuple(duration_ms(item) for item in items))
-    raise ValueError(
-        'expected "exponential", {"base": "1s", "cap": "5m"}, one wait like "10s", or a list like ["1s", "1m"], '
-        f"got {value!r:.100}"
-    )
+        fields: dict[str, Any] = {**value}
+        if fields.keys() <= {"kind", "base", "cap"}:
+            return _backoff(Backoff(**fields))
+    elif isinstance(value, Backoff):
+        return _backoff(value)
+    elif isinstance(value, (str, int, float, timedelta)):
+        return manifest.Constant(duration_ms(value))
+    elif (items := _items(value)) and len(items) <= 100:
+        return manifest.Waits(tuple(duration_ms(item) for item in items))
+    raise ValueError(f"expected {_BACKOFF}, got {value!r:.100}")
 
 
-def _exponential(base: Any, cap: Any) -> Exponential:
-    base_ms, cap_ms = some_time(base), some_time(cap)
+def _backoff(written: Backoff) -> manifest.Backoff:
+    if written.kind not in BACKOFFS:
+        raise ValueError(f"expected a kind of {', '.join(BACKOFFS)}, got {written.kind!r:.100}")
+    base_ms = some_time(written.base)
+    if written.kind == "fixed":
+        if written.cap is not None:
+            raise ValueError(f"expected no cap for a fixed wait, got {written.cap!r:.50}; remove it")
+        return manifest.Constant(base_ms)
+    cap_ms = some_time("10m" if written.cap is None else written.cap)
     if base_ms > cap_ms:
-        raise ValueError(f"expected a base of at most the cap, got {base!r:.50} and {cap!r:.50}")
-    return Exponential(base_ms, cap_ms)
+        raise ValueError(
+            f"expected a base of at most the cap, got {written.base!r:.50} and {written.cap or '10m'!r:.50}"
+        )
+    if written.kind == "linear":
+        return manifest.Linear(base_ms, cap_ms)
+    return manifest.Exponential(base_ms, cap_ms)
 
 
 def _items(value: Any) -> list[Any] | None:

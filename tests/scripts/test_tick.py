@@ -10,7 +10,7 @@ from echod.bus import Bus
 from echod.bus.clock import StepWatch
 from echod.model.job import Child, Mint
 from echod.pump.outbox import sweep
-from echofn.manifest import Constant, Policy, Waits
+from echofn.manifest import Backoff, Constant, Exponential, Linear, Policy, Waits
 from valkey import Server
 
 
@@ -81,6 +81,34 @@ async def test_a_begun_run_whose_lease_ends_is_charged_as_lost(bus: Bus, server:
     assert record.due_ms - server.clock.now_ms() > 6000
     audit(server, "f")
     assert (await bus.settle("f", ME, [done(job)])).refused == (id,)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "waits"),
+    [
+        (Linear(7_000, 12_000), [7_000, 12_000, 12_000]),
+        (Constant(7_000), [7_000] * 3),
+        (Waits((3_000, 9_000)), [3_000, 9_000, 9_000]),
+        (Exponential(7_000, 12_000), None),
+    ],
+)
+async def test_a_lost_run_waits_as_its_policy_says(
+    bus: Bus, server: Server, backoff: Backoff, waits: list[int] | None
+) -> None:
+    await bus.configure("f", Policy(backoff=backoff), 1)
+    (id,) = await mint(bus)
+    told: list[int] = []
+    for _ in range(3):
+        job = await claim_one(bus, lease_ms=1_000)
+        await bus.extend("f", [], begun=[hold(job)])
+        await let_pass(bus, server, 1_001)
+        await bus.tick("f")
+        record = await bus.job(id)
+        assert record is not None
+        told.append(record.due_ms - record.history[-1].ended_ms)
+        await let_pass(bus, server, 12_001)
+        await bus.tick("f")
+    assert told == waits if waits else all(0 <= wait <= 12_000 for wait in told)
 
 
 async def test_a_job_that_was_not_begun_comes_back_uncharged(bus: Bus, server: Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from echofn.manifest import Backoff, Constant, Exponential, Waits
+from echofn.manifest import Backoff, Constant, Exponential, Linear, Waits
 
 _MAX_DOUBLINGS = 60  # past any cap
 
@@ -17,6 +17,8 @@ def wait_ms(backoff: Backoff, failures: int, roll: float) -> int:
     match backoff:
         case Exponential(base_ms, cap_ms):
             return int(min(cap_ms, base_ms << min(max(failures - 1, 0), _MAX_DOUBLINGS)) * roll)
+        case Linear(base_ms, cap_ms):
+            return min(cap_ms, base_ms * max(failures, 1))
         case Constant(wait):
             return wait
         case Waits(waits):

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echod.policy.backoff import wait_ms
-from echofn.manifest import Constant, Exponential, Waits
+from echofn.manifest import Constant, Exponential, Linear, Waits
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,10 @@ def test_exponential_waits_double_up_to_the_cap(failures: int, longest: int) -> 
 @given(st.integers(0, 10**6), st.floats(0, 1), st.integers(1, 10**9), st.integers(1, 10**9))
 def test_jitter_stays_within_its_bounds(failures: int, roll: float, base: int, cap: int) -> None:
     assert 0 <= wait_ms(Exponential(base, cap), failures, roll) <= cap
+
+
+def test_linear_waits_grow_by_their_base_up_to_the_cap() -> None:
+    assert [wait_ms(Linear(700, 2_000), failures, 0.5) for failures in (0, 1, 2, 3, 99)] == [700, 700, 1400, 2000, 2000]
 
 
 def test_a_constant_wait_is_the_same_each_time() -> None:

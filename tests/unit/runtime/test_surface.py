@@ -12,7 +12,7 @@ import pytest
 import echofn
 
 ALLOWED = {"__future__", "echofn", "echofn.annotations", "echofn.verdicts", "echofn.context"}
-ALLOWED |= {"echofn.verifiers", "echofn.request"}
+ALLOWED |= {"echofn.verifiers", "echofn.request", "echofn.backoff"}
 
 
 @pytest.mark.parametrize("statement", ["import echofn", "from echofn import *", "from echofn import queue, Context"])
@@ -24,7 +24,7 @@ def test_importing_echofn_loads_nothing_else(statement: str) -> None:
 
 def test_the_public_names_are_these() -> None:
     verbs = ["basic", "bearer", "cron", "every", "hmac", "lifespan", "queue", "webhook"]
-    assert echofn.__all__ == ["Cancel", "Context", "Fail", "Request", "Retry", "Snooze", *verbs]
+    assert echofn.__all__ == ["Backoff", "Cancel", "Context", "Fail", "Request", "Retry", "Snooze", *verbs]
     assert all(hasattr(echofn, name) for name in echofn.__all__)
     assert not hasattr(echofn, "anything_else")
 

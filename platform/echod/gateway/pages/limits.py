@@ -8,7 +8,7 @@ import msgspec
 
 from echod.gateway.pages import given
 from echod.gateway.pages.words import count, size, span
-from echofn.manifest import Backoff, Constant, Exponential, Policy, Waits
+from echofn.manifest import Backoff, Constant, Exponential, Linear, Policy, Waits
 
 
 class Trigger(msgspec.Struct, frozen=True):
@@ -74,6 +74,8 @@ def backoff(kind: Backoff) -> str:
     match kind:
         case Exponential(base_ms, cap_ms):
             return f"{exact(base_ms)}, doubling to {exact(cap_ms)}"
+        case Linear(base_ms, cap_ms):
+            return f"{exact(base_ms)} more each time, up to {exact(cap_ms)}"
         case Constant(wait_ms):
             return exact(wait_ms)
         case Waits(waits_ms):

@@ -18,11 +18,12 @@ local function promote(q, limit)
   return #ids, #ids == limit or #lanes == limit
 end
 
--- Exponential: full jitter over min(cap, base * 2^(failures - 1)); constant; list, whose last wait repeats.
+-- As policy/backoff.py: full jitter over min(cap, base * 2^(failures - 1)); linear; constant; list, whose last repeats.
 local function backoff_ms(q, failures, roll)
   local packed = redis.call('HGET', q.meta, 'backoff')
   local backoff = packed and cmsgpack.unpack(packed) or {type = 'exponential'}
   if backoff.type == 'constant' then return backoff.wait_ms end
+  if backoff.type == 'linear' then return math.min(backoff.cap_ms, backoff.base_ms * failures) end
   if backoff.type == 'list' then
     local waits = backoff.waits_ms
     return waits[math.min(failures, #waits)] or 0
