@@ -94,5 +94,13 @@ def ring(payload: None, ctx: Context) -> str:
 def lazy() -> None: ...
 
 
+@every("1h", env="prod", payload="oat")
+@queue(payload="rye", fail_on=ValueError)
+def stock(payload: str, ctx: Context) -> str:
+    if payload == "stones":
+        raise ValueError(payload)
+    return f"{payload} for {ctx.env}"
+
+
 def plain(number: int) -> int:
     return number

@@ -12,16 +12,19 @@ import sys
 
 TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from datetime import datetime, timedelta
-    from typing import Any, Literal, ParamSpec, TypeVar, overload
+    from typing import Any, Literal, TypeVar, overload
 
     from echofn.backoff import Backoff
     from echofn.verifiers import Hmac
 
-    P = ParamSpec("P")
-    R = TypeVar("R")
+    F = TypeVar("F", bound=Callable[..., Any])
+    L = TypeVar("L", bound=Callable[[], AsyncIterator[Any] | Iterator[Any]])
     Duration = str | int | float | timedelta
+    Environments = str | Sequence[str]
+    Failures = type[BaseException] | Sequence[type[BaseException]]
+    Waits = Literal["exponential", "linear", "fixed"] | Backoff | Duration | Sequence[Duration]
     Missed = Literal["skip", "last", "all"]
     Verify = Literal["github", "stripe", "slack", "standard-webhooks", "bearer", "basic"] | Hmac | None
 
@@ -66,6 +69,27 @@ def marks_of(target: object) -> tuple[Mark, ...]:
     return tuple(mark for mark in found if isinstance(mark, Mark))
 
 
+def is_on(mark: Mark, env: str) -> bool:
+    """Whether an annotation counts in an environment: `enabled=False` and another `env=` take it out."""
+    only: Any = mark.options.get("env")
+    return mark.options.get("enabled") is not False and (only is None or only == env or _lists(only, env))
+
+
+def _lists(names: Any, name: str) -> bool:
+    return isinstance(names, list | tuple) and name in names
+
+
+def own_name(mark: Mark) -> str | None:
+    """The function's name where an annotation gives it. (That of a schedule is the schedule's own.)"""
+    name = mark.options.get("name")
+    return name if mark.kind in ("queue", "webhook") and isinstance(name, str) else None
+
+
+def own_payload(target: Callable[..., Any]) -> Any:
+    """What jobs of a function carry that are made without a payload: `@queue(payload=…)`."""
+    return next((mark.options.get("payload") for mark in marks_of(target) if mark.kind == "queue"), None)
+
+
 def name_of(target: Callable[..., Any], package: str) -> str:
     """The function's name in echod: `module.function`; `handler` takes its module's name; `name=` overrides.
 
@@ -75,7 +99,7 @@ def name_of(target: Callable[..., Any], package: str) -> str:
     if not marks:
         raise LookupError(f"expected an annotated function, got {target!r:.200}")
     for mark in marks:
-        if mark.kind in ("queue", "webhook") and isinstance(given := mark.options.get("name"), str):
+        if (given := own_name(mark)) is not None:
             return given
     module = str(marks[0].scope.get("__name__", "")).removeprefix(package + ".")
     attribute = attribute_of(target, marks[0].scope)
@@ -95,17 +119,18 @@ if TYPE_CHECKING:
     class Annotation:
         """Applied to a function, gives the same function back."""
 
-        def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+        def __call__(self, function: F, /) -> F: ...
 
     @overload
-    def queue(function: Callable[P, R], /) -> Callable[P, R]: ...
+    def queue(function: F, /) -> F: ...
     @overload
     def queue(
         *,
         name: str = ...,
         lane: str | None = None,
         retries: int = 3,
-        backoff: Literal["exponential", "linear", "fixed"] | Backoff | Duration | Sequence[Duration] = "exponential",
+        backoff: Waits = "exponential",
+        fail_on: Failures = (),
         timeout: Duration = "60s",
         workers: tuple[int, int] = ...,
         priority: int = 0,
@@ -120,6 +145,10 @@ if TYPE_CHECKING:
         recycle_jobs: int = 500,
         keep: Duration = "7d",
         secrets: Sequence[str] = (),
+        redact: Sequence[str] = (),
+        payload: object = None,
+        env: Environments = ...,
+        enabled: bool = True,
     ) -> Annotation: ...
     def queue(function: Any = None, /, **options: Any) -> Any:
         """Jobs of this function come from callers: HTTP, `ctx.enqueue`, other programs."""
@@ -133,6 +162,8 @@ if TYPE_CHECKING:
         missed: Missed = "last",
         cap: int = 100,
         payload: object = None,
+        env: Environments = ...,
+        enabled: bool = True,
     ) -> Annotation:
         """A job at every instant of a cron rule, in the rule's own zone."""
         ...
@@ -146,6 +177,8 @@ if TYPE_CHECKING:
         missed: Missed = "last",
         cap: int = 100,
         payload: object = None,
+        env: Environments = ...,
+        enabled: bool = True,
     ) -> Annotation:
         """A job every period, counted from the epoch or from `anchor`."""
         ...
@@ -162,22 +195,30 @@ if TYPE_CHECKING:
         until: Literal["done", "started"] | Duration = "24h",
         name: str = ...,
         retries: int = 3,
-        backoff: Literal["exponential", "linear", "fixed"] | Backoff | Duration | Sequence[Duration] = "exponential",
+        backoff: Waits = "exponential",
+        fail_on: Failures = (),
         timeout: Duration = "60s",
         workers: tuple[int, int] = ...,
         priority: int = 0,
         max_pending: int | None = None,
         memory: str | int = "512MB",
+        per_worker: int = 10,
+        tmp: str | int = "64MB",
+        network: bool | Sequence[int] = False,
+        processes: int = 0,
         recycle_jobs: int = 500,
         keep: Duration = "7d",
+        redact: Sequence[str] = (),
+        env: Environments = ...,
+        enabled: bool = True,
     ) -> Annotation:
         """A job for every verified request to `path`."""
         ...
 
     @overload
-    def lifespan(function: Callable[P, R], /) -> Callable[P, R]: ...
+    def lifespan(function: L, /) -> L: ...
     @overload
-    def lifespan(*, startup_timeout: Duration = "30s") -> Annotation: ...
+    def lifespan(*, startup_timeout: Duration = "30s") -> Callable[[L], L]: ...
     def lifespan(function: Any = None, /, **options: Any) -> Any:
         """What a module's workers have from before their first job until after their last: `ctx.state`."""
 

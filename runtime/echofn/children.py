@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from echofn import codec
-from echofn.annotations import marks_of, name_of
+from echofn.annotations import marks_of, name_of, own_payload
 from echofn.frames import MAX_CHILDREN, MAX_PAYLOAD_BYTES, Child
 from echofn.signature import shape_of
 from echofn.units import duration_ms
@@ -108,6 +108,8 @@ def named(function: Callable[..., Any] | str, package: str) -> str:
 def packed(function: Callable[..., Any] | str, name: str, payload: object) -> bytes:
     """A payload as it is stored, checked by the function's type where it is given. Raises ValueError."""
     try:
+        if payload is None and not isinstance(function, str):
+            payload = own_payload(function)
         data = codec.encode(payload, MAX_PAYLOAD_BYTES, "payload")
         if not isinstance(function, str) and (shape := _shape_of(function)).takes_payload:
             codec.convert(codec.decode(data), shape.payload_type)

@@ -14,16 +14,42 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
     from datetime import datetime, timedelta
-    from typing import Any
+    from typing import Any, Generic, TypedDict, overload
+
+    from typing_extensions import TypeVar, Unpack  # known to type checkers everywhere; nothing imports it
 
     from echofn.run import Run
+
+    StateT = TypeVar("StateT", default=Any)
+    PayloadT = TypeVar("PayloadT")
+
+    class _Parametrised(Generic[StateT]): ...
+
+    class Wishes(TypedDict, total=False):
+        """How a child is minted."""
+
+        lane: str | None
+        delay: str | float | timedelta | None
+        at: datetime | str | None
+        unique: str | None
+        priority: int | None
+
+else:
+    StateT = None
+
+    class _Parametrised:
+        """Lets `Context[State]` be written, without an import of typing."""
+
+        __slots__ = ()
+        __class_getitem__ = classmethod(type(list[int]))
+
 
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PROGRESS_S = 0.1  # pages look once a second: more is noise on the channel
 
 
-class Context:
-    """Given to a handler that has a parameter `ctx`, or one of this type."""
+class Context(_Parametrised[StateT]):
+    """Given to a handler that has a parameter `ctx`, or one of this type; `Context[State]` says what `ctx.state` is."""
 
     __slots__ = ("_job", "_last_progress", "_run", "_session")
 
@@ -118,6 +144,37 @@ class Context:
         if at_once:
             self._last_progress = now
 
+    if TYPE_CHECKING:
+
+        @overload
+        def enqueue(self, function: str, payload: object = None, **wishes: Unpack[Wishes]) -> str: ...
+        @overload
+        def enqueue(
+            self,
+            function: Callable[[], Any]
+            | Callable[[None], Any]
+            | Callable[[Context[Any]], Any]
+            | Callable[[None, Context[Any]], Any],
+            **wishes: Unpack[Wishes],
+        ) -> str: ...
+        @overload
+        def enqueue(self, function: Callable[[PayloadT], Any], payload: PayloadT, **wishes: Unpack[Wishes]) -> str: ...
+        @overload
+        def enqueue(
+            self, function: Callable[[PayloadT, Context[Any]], Any], payload: PayloadT, **wishes: Unpack[Wishes]
+        ) -> str: ...
+        @overload
+        def enqueue(
+            self, function: Callable[[Context[Any], PayloadT], Any], payload: PayloadT, **wishes: Unpack[Wishes]
+        ) -> str: ...
+        @overload  # mypy takes a dict that is written out for a narrower one than the function asks for
+        def enqueue(
+            self,
+            function: Callable[[dict[str, Any]], Any] | Callable[[dict[str, Any], Context[Any]], Any],
+            payload: dict[str, Any],
+            **wishes: Unpack[Wishes],
+        ) -> str: ...
+
     def enqueue(
         self,
         function: Callable[..., Any] | str,
@@ -137,7 +194,7 @@ class Context:
         number = self._run.children.add(
             function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority
         )
-        return "JOB" + _base62(number)
+        return id_of(number)
 
     def extend(self, duration: str | float | timedelta) -> None:
         """Move this run's deadline by so much ("5m", seconds, timedelta), to at most 7 days after its start.
@@ -176,9 +233,10 @@ def _instant(ms: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
 
 
-def _base62(number: int) -> str:
+def id_of(number: int) -> str:
+    """The id of the job with this snowflake."""
     digits = ""
     for _ in range(11):
         number, rest = divmod(number, 62)
         digits = _DIGITS[rest] + digits
-    return digits
+    return "JOB" + digits

@@ -7,65 +7,80 @@ other function.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from types import ModuleType
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
 from echofn import codec, delivery, masking
-from echofn.annotations import Mark, attribute_of, marks_of, name_of, recorded
+from echofn.annotations import Mark, attribute_of, marks_of, name_of, own_name, recorded
+from echofn.discovery_protocol import Described, Module
 from echofn.lifespans import NOBODYS, read_lifespan
 from echofn.manifest import (
     CronTrigger,
     EveryTrigger,
     Function,
     LoadError,
+    Off,
     Policy,
     QueueTrigger,
     Trigger,
     WebhookTrigger,
 )
-from echofn.options import Reading, read_cron, read_every, read_policy, read_secrets, without_paths
+from echofn.options import (
+    Reading,
+    check_whether_on,
+    read_cron,
+    read_every,
+    read_policy,
+    read_queue,
+    read_secrets,
+    without_paths,
+)
 from echofn.package import Folder
 from echofn.signature import Refused, Shape, shape_of
 from echofn.values import function_name
 from echofn.webhooks import POLICY, policy_refusals, read_webhook
 
 
-def describe(
-    module: ModuleType, name: str, file: str, folder: Folder, declared: Set[str], defaults: Policy
-) -> tuple[tuple[Function, ...], tuple[LoadError, ...]]:
-    """The functions of `module` ("sub.shop", "sub/shop.py"), and refusals.
+class Given(NamedTuple):
+    """What the annotations of a module are read with."""
 
-    `declared`: the secrets its source names; each of its functions gets all. `defaults`: what annotations leave open.
-    """
-    functions: list[Function] = []
-    errors: list[LoadError] = []
-    scope = vars(module)
+    folder: Folder
+    declared: Set[str]  # the secrets that its source names; each of its functions gets all
+    defaults: Policy  # what an annotation leaves open
+    env: str  # an annotation for another one is off
+
+
+def describe(loaded: ModuleType, module: Module, given: Given) -> Described:
+    """The functions of a module, refusals, and the annotations that are off."""
+    scope = vars(loaded)
     marks = [mark for mark in recorded if mark.scope is scope and mark.kind != "lifespan"]
     lifespans = [mark for mark in recorded if mark.scope is scope and mark.kind == "lifespan"]
     startup_ms, misfits = read_lifespan(lifespans)
     found: set[int] = set()
+    judged: list[Described] = []
     for target in _annotated(scope):
         mine = [mark for mark in marks_of(target) if mark.scope is scope and mark.kind != "lifespan"]
         if not mine:
             continue
         found.update(map(id, mine))
-        judged = _judge(target, mine, name, file, folder.package, declared, defaults)
-        if isinstance(judged, Function):
-            functions.append(msgspec.structs.replace(judged, startup_ms=startup_ms))
-        else:
-            errors.extend(judged)
-    errors.extend(_refusal(name, file, mark.line, _why_unreachable(mark)) for mark in marks if id(mark) not in found)
+        judged.append(_judge(target, mine, module, given))
+    errors = [_refusal(module, mark.line, _why_unreachable(mark)) for mark in marks if id(mark) not in found]
+    errors += [error for each in judged for error in each.errors]
+    functions = [msgspec.structs.replace(each, startup_ms=startup_ms) for one in judged for each in one.functions]
     if lifespans and not marks:
         misfits.append((lifespans[0].line, NOBODYS))
     if misfits:
         functions.clear()  # they would run without what they rely on
-        errors.extend(_refusal(name, file, line, text) for line, text in misfits)
-    functions.sort(key=lambda function: function.line)
-    errors.sort(key=lambda error: error.line or 0)
-    return tuple(functions), tuple(errors)
+        errors += [_refusal(module, line, text) for line, text in misfits]
+    return Described(
+        module.name,
+        tuple(sorted(functions, key=lambda function: function.line)),
+        tuple(sorted(errors, key=lambda error: error.line or 0)),
+        tuple(sorted((off for each in judged for off in each.off), key=lambda off: off.line)),
+    )
 
 
 def _annotated(scope: dict[str, Any]) -> list[Callable[..., Any]]:
@@ -80,94 +95,88 @@ def _annotated(scope: dict[str, Any]) -> list[Callable[..., Any]]:
     return list(seen.values())
 
 
-def _judge(
-    target: Callable[..., Any],
-    marks: list[Mark],
-    module: str,
-    file: str,
-    package: str,
-    declared: Set[str],
-    defaults: Policy,
-) -> Function | list[LoadError]:
+def _judge(target: Callable[..., Any], marks: list[Mark], module: Module, given: Given) -> Described:
+    """One function: itself, or what is wrong with it; and its annotations that are off, which are judged as well."""
     errors: list[LoadError] = []
     first = min(mark.line for mark in marks)
 
     def refuse(line: int, text: str) -> None:
-        errors.append(_refusal(module, file, line, text))
+        errors.append(_refusal(module, line, text))
 
     if (why := _not_a_function(target)) is not None:
         refuse(first, why)
-        return errors
+        return Described(module.name, errors=tuple(errors))
     shape: Shape | None = None
     try:
         shape = shape_of(target)
     except Refused as refused:
         refuse(first, str(refused))
-    policy, triggers = _options(marks, shape, refuse, declared, defaults)
+    options = _options(marks, shape, refuse, given)
     is_async = inspect.iscoroutinefunction(target)
     if not is_async and (mark := next((mark for mark in marks if mark.options.get("per_worker", 1) != 1), None)):
         refuse(
             mark.line, "per_worker=: a worker runs one job of a sync function at a time; write async def, or remove it"
         )
-    name = name_of(target, package)
+    name = name_of(target, given.folder.package)
     try:
         function_name(name)
     except ValueError as error:
         refuse(first, f"name: {error}")
-    payload_schema = _payload_schema(shape, triggers, lambda text: refuse(first, text)) if shape else None
+    if len(names := {each for mark in marks if (each := own_name(mark)) is not None}) > 1:
+        refuse(first, f"name=: expected one name for a function, got {', '.join(sorted(names))}")
+    payload_schema = _payload_schema(shape, marks, lambda text: refuse(first, text)) if shape else None
     if errors or shape is None:
-        return errors
-    return Function(
+        return Described(module.name, errors=tuple(errors))
+    off = tuple(Off(name, mark.kind, module.file, mark.line, why) for mark, why in options.off)
+    if not options.triggers:
+        return Described(module.name, off=off)
+    function = Function(
         name=name,
-        module=module,
+        module=module.name,
         attribute=attribute_of(target, marks[0].scope),
-        file=file,
+        file=module.file,
         line=first,
-        policy=policy,
-        triggers=tuple(triggers),
+        policy=options.policy,
+        triggers=options.triggers,
         takes_payload=shape.takes_payload,
         takes_context=shape.takes_context,
         is_async=is_async,
         payload_schema=payload_schema,
         result_schema=_schema(shape.result_type, "result", lambda _text: None),
         doc=_first_line(target),
-        secrets=tuple(sorted(declared)),
+        secrets=tuple(sorted(given.declared)),
     )
+    return Described(module.name, (function,), off=off)
 
 
-def _options(
-    marks: list[Mark],
-    shape: Shape | None,
-    refuse: Callable[[int, str], None],
-    declared: Set[str],
-    defaults: Policy,
-) -> tuple[Policy, list[Trigger]]:
-    policy = without_paths(defaults)
+class Options(NamedTuple):
+    """What the annotations of a function that are on say, and which are off, and why."""
+
+    policy: Policy
+    triggers: tuple[Trigger, ...]
+    off: tuple[tuple[Mark, str], ...]
+
+
+def _options(marks: list[Mark], shape: Shape | None, refuse: Callable[[int, str], None], given: Given) -> Options:
+    policy = without_paths(given.defaults)
     triggers: list[Trigger] = []
-    names: set[str] = set()
-    refused = policy_refusals(marks)
+    off: list[tuple[Mark, str]] = []
+    refused = policy_refusals(marks, given.env)
     for mark in reversed(marks):  # outermost first: as they read on the page
         reading = Reading(mark)
-        trigger: Trigger
-        match mark.kind:
-            case "queue":
-                policy, trigger = read_policy(reading, defaults), QueueTrigger()
-                read_secrets(reading, declared)
-            case "cron":
-                trigger = read_cron(reading)
-            case "every":
-                trigger = read_every(reading)
-            case "webhook":
-                trigger = read_webhook(reading, declared)
-                if id(mark) in refused:
-                    reading.refuse(refused[id(mark)])
-                elif POLICY & mark.options.keys():
-                    policy = read_policy(reading, defaults)
-            case _:
-                raise AssertionError(mark.kind)
-        if not reading.refusals and (why := _clash(trigger, triggers, names) or _misfit(trigger, shape, mark)):
+        why_off = check_whether_on(reading, given.env)
+        trigger, own_policy = _read(reading, given)
+        if id(mark) in refused:
+            reading.refuse(refused[id(mark)])
+        if not reading.refusals and (why := _misfit(trigger, shape, mark)):
             reading.refuse(why)
-        triggers.append(trigger)
+        if why_off is not None:
+            off.append((mark, why_off))
+        else:
+            if not reading.refusals and (why := _clash(trigger, triggers)):
+                reading.refuse(why)
+            triggers.append(trigger)
+            policy = own_policy or policy
         for text in reading.refusals:
             refuse(mark.line, text)
     lanes = [policy.lane, *(trigger.lane for trigger in triggers if isinstance(trigger, WebhookTrigger))]
@@ -175,7 +184,7 @@ def _options(
         if _is_redacted(policy.redact, lane):
             text = f"lane=: expected a path that redact= does not cover, got {lane!r}: lanes are shown"
             refuse(marks[-1].line, text)
-    return policy, triggers
+    return Options(policy, tuple(triggers), tuple(off))
 
 
 def _is_redacted(redact: tuple[str, ...], path: str) -> bool:
@@ -185,43 +194,66 @@ def _is_redacted(redact: tuple[str, ...], path: str) -> bool:
         return False  # no path at all: the control plane says so
 
 
-def _clash(trigger: Trigger, others: list[Trigger], names: set[str]) -> str | None:
-    if isinstance(trigger, QueueTrigger):
-        return "expected one @queue on a function, got two" if trigger in others else None
-    if isinstance(trigger, WebhookTrigger):
-        return None  # two on one path: the control plane sees all of them
-    if trigger.name in names:
-        return f"two recurrences of this function are called {trigger.name!r}; give one another name="
-    names.add(trigger.name)
-    return None
+def _read(reading: Reading, given: Given) -> tuple[Trigger, Policy | None]:
+    """What one annotation says: the trigger, and the function's policy where it has that."""
+    match reading.mark.kind:
+        case "queue":
+            read_secrets(reading, given.declared)
+            return read_queue(reading), read_policy(reading, given.defaults)
+        case "cron":
+            return read_cron(reading), None
+        case "every":
+            return read_every(reading), None
+        case "webhook":
+            has_policy = bool(POLICY & reading.mark.options.keys())
+            trigger = read_webhook(reading, given.declared)
+            return trigger, read_policy(reading, given.defaults) if has_policy else None
+        case _:
+            raise AssertionError(reading.mark.kind)
 
 
-def _misfit(trigger: Trigger, shape: Shape | None, mark: Mark) -> str | None:
-    """Whether the payload that a recurrence's jobs would carry fits the handler."""
+def _clash(trigger: Trigger, others: list[Trigger]) -> str | None:
+    """Why an annotation cannot stand beside those that were read before it."""
     match trigger:
-        case QueueTrigger() | WebhookTrigger():
-            return None
+        case QueueTrigger():
+            return "expected one @queue on a function, got two" if _has(QueueTrigger, others) else None
+        case WebhookTrigger():
+            return None  # two on one path: the control plane sees all of them
         case CronTrigger() | EveryTrigger():
-            if shape is None:
-                return None
-            if not shape.takes_payload:
-                return "payload=: the function takes no payload; remove it" if "payload" in mark.options else None
-            try:
-                codec.convert(codec.decode(trigger.payload), shape.payload_type)
-            except codec.Unfit as error:
-                if "payload" in mark.options:
-                    return f"payload=: {error}"
-                wanted = getattr(shape.payload_type, "__name__", str(shape.payload_type))
-                return f"expected payload=…, as the function takes {wanted:.100} and gets None without it"
+            if trigger.name in {each.name for each in others if isinstance(each, CronTrigger | EveryTrigger)}:
+                return f"two recurrences of this function are called {trigger.name!r}; give one another name="
         case _:
             assert_never(trigger)
     return None
 
 
-def _payload_schema(shape: Shape, triggers: list[Trigger], refuse: Callable[[str], None]) -> dict[str, Any] | None:
+def _has(kind: type[Trigger], triggers: Sequence[Trigger]) -> bool:
+    return any(isinstance(trigger, kind) for trigger in triggers)
+
+
+def _misfit(trigger: Trigger, shape: Shape | None, mark: Mark) -> str | None:
+    """Whether the payload of jobs that get none from a caller fits the handler."""
+    if shape is None or isinstance(trigger, WebhookTrigger):
+        return None
+    is_given = "payload" in mark.options
+    if not shape.takes_payload:
+        return "payload=: the function takes no payload; remove it" if is_given else None
+    if isinstance(trigger, QueueTrigger) and not is_given:
+        return None  # its callers have to give one
+    try:
+        codec.convert(codec.decode(trigger.payload), shape.payload_type)
+    except codec.Unfit as error:
+        if is_given:
+            return f"payload=: {error}"
+        wanted = getattr(shape.payload_type, "__name__", str(shape.payload_type))
+        return f"expected payload=…, as the function takes {wanted:.100} and gets None without it"
+    return None
+
+
+def _payload_schema(shape: Shape, marks: list[Mark], refuse: Callable[[str], None]) -> dict[str, Any] | None:
     if not delivery.names_request(shape.payload_type):
         return _schema(shape.payload_type, "payload", refuse)
-    if not any(isinstance(trigger, WebhookTrigger) for trigger in triggers):
+    if not any(mark.kind == "webhook" for mark in marks):
         refuse("expected another type for the payload than Request: only a @webhook gets one")
     return None
 
@@ -274,9 +306,9 @@ def _why_unreachable(mark: Mark) -> str:
     )
 
 
-def _refusal(module: str, file: str, line: int, text: str) -> LoadError:
+def _refusal(module: Module, line: int, text: str) -> LoadError:
     text = text.encode("utf-8", "backslashreplace").decode()
-    return LoadError(module=module, file=file, message=text[:2_000], line=line, kind="refused")
+    return LoadError(module=module.name, file=module.file, message=text[:2_000], line=line, kind="refused")
 
 
 def _first_line(target: Callable[..., Any]) -> str:

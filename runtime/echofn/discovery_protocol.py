@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from echofn.frames import HEADER
-from echofn.manifest import Function, LoadError, Manifest, Policy
+from echofn.manifest import Function, LoadError, Manifest, Off, Policy
 
 _ANNOTATIONS = ("queue", "cron", "every", "webhook")
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -49,11 +49,12 @@ class Importing(msgspec.Struct, frozen=True, tag="importing", array_like=True):
 
 
 class Described(msgspec.Struct, frozen=True, tag="described", array_like=True):
-    """The one answer for a module. Without functions and errors it is a helper."""
+    """The one answer for a module. Without functions, errors and annotations that are off it is a helper."""
 
     module: str
     functions: tuple[Function, ...] = ()
     errors: tuple[LoadError, ...] = ()
+    off: tuple[Off, ...] = ()
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
@@ -165,5 +166,9 @@ def _literals(value: ast.expr) -> list[str]:
 def assembled(package: str, answers: Iterable[Described]) -> Manifest:
     """One manifest from all answers, by module; what only shows across modules is the control plane's to judge."""
     ordered = sorted(answers, key=lambda answer: answer.module)
-    functions = tuple(function for answer in ordered for function in answer.functions)
-    return Manifest(package, functions, tuple(error for answer in ordered for error in answer.errors))
+    return Manifest(
+        package,
+        tuple(function for answer in ordered for function in answer.functions),
+        tuple(error for answer in ordered for error in answer.errors),
+        tuple(off for answer in ordered for off in answer.off),
+    )

@@ -17,11 +17,11 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from echofn import walls
-from echofn.describe import describe
+from echofn.describe import Given, describe
 from echofn.discovery_protocol import Declared, Described, Discover, Finished, Importing, Module, Place, declared
 from echofn.faults import MAX_MESSAGE, Asker, advice, line_in, message_of, missing_variable, raw, safe, type_of
 from echofn.frames import HEADER
-from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Policy
+from echofn.manifest import Function, LoadError, WebhookTrigger
 from echofn.masking import Mask
 from echofn.package import Folder
 from echofn.refusals import Refusal, Refusals
@@ -119,14 +119,14 @@ def import_modules(
         for module in modules:
             teller.say(Importing(module.name))
             refusals.begin()
-            teller.say(_cleared(_described(module, folder, refusals, mask, order.defaults), mask))
+            teller.say(_cleared(_described(module, folder, refusals, mask, order), mask))
     except BaseException as error:
         raw(2, f"echod discovery: {type_of(error)}: {message_of(error, Mask())}\n")
     finally:
         os._exit(0)
 
 
-def _described(module: Module, folder: Folder, refusals: Refusals, mask: Mask, defaults: Policy) -> Described:
+def _described(module: Module, folder: Folder, refusals: Refusals, mask: Mask, order: Discover) -> Described:
     if "." in os.path.basename(module.file).removesuffix(".py"):
         text = "expected a module's file name without a dot; rename it"
         return Described(module.name, errors=(LoadError(module.name, module.file, text, kind="refused"),))
@@ -134,7 +134,7 @@ def _described(module: Module, folder: Folder, refusals: Refusals, mask: Mask, d
     secrets, place = said = declared(_source_of(path))
     try:
         loaded = folder.load(module.name)
-        functions, errors = describe(loaded, module.name, module.file, folder, secrets, defaults)
+        return describe(loaded, module, Given(folder, secrets, order.defaults, order.env))
     except BaseException as error:
         if place is None and missing_variable(error) is not None:
             return Described(module.name)  # a helper: who imports it has its variables, or is told
@@ -143,7 +143,6 @@ def _described(module: Module, folder: Folder, refusals: Refusals, mask: Mask, d
         if refusal is not None:
             failure = msgspec.structs.replace(failure, message=safe(_at_import(refusal, failure), MAX_MESSAGE))
         return Described(module.name, errors=(failure,))
-    return Described(module.name, functions, errors)
 
 
 def _cleared(described: Described, mask: Mask) -> Described:
@@ -151,13 +150,13 @@ def _cleared(described: Described, mask: Mask) -> Described:
     errors = [msgspec.structs.replace(error, message=mask.text(error.message)) for error in described.errors]
     functions: list[Function] = []
     for function in described.functions:
-        payloads = [each.payload for each in function.triggers if isinstance(each, CronTrigger | EveryTrigger)]
+        payloads = [each.payload for each in function.triggers if not isinstance(each, WebhookTrigger)]
         if mask.is_in(_encode((function.payload_schema, function.result_schema, payloads)), LEAST_CARRIED):
             text = "expected no secret in a default or in payload=, got the value of one; read it when a job runs"
             errors.append(LoadError(described.module, function.file, text, function.line, kind="refused"))
         else:
             functions.append(function)
-    return Described(described.module, tuple(functions), tuple(errors))
+    return msgspec.structs.replace(described, functions=tuple(functions), errors=tuple(errors))
 
 
 def _source_of(path: str) -> bytes:

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from echofn.codec import NIL
+
 
 class Exponential(msgspec.Struct, frozen=True, tag="exponential", omit_defaults=True):
     """Full jitter over min(cap, base * 2^(failures - 1))."""
@@ -45,6 +47,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
 
     retries: int = 3
     backoff: Backoff = Exponential()
+    fail_on: tuple[str, ...] = ()  # names of exceptions, to be read; the worker has the classes
     timeout_ms: int = 60_000
     grace_ms: int = 5_000
     lane: str | None = None
@@ -66,8 +69,10 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     per_worker: int = 10  # runs at once on the loop of one worker, async functions only
 
 
-class QueueTrigger(msgspec.Struct, frozen=True, tag="queue"):
-    """`@queue`: callable at POST /functions/{name} and by enqueue."""
+class QueueTrigger(msgspec.Struct, frozen=True, tag="queue", omit_defaults=True):
+    """`@queue`: callable at POST /functions/{name} and by enqueue. A job minted without a payload gets this one."""
+
+    payload: bytes = NIL
 
 
 class CronTrigger(msgspec.Struct, frozen=True, tag="cron", omit_defaults=True):
@@ -78,7 +83,7 @@ class CronTrigger(msgspec.Struct, frozen=True, tag="cron", omit_defaults=True):
     tz: str = "UTC"
     missed: Literal["skip", "last", "all"] = "last"
     cap: int = 100
-    payload: bytes = b"\xc0"  # msgpack nil
+    payload: bytes = NIL
     line: int = 0
 
 
@@ -90,7 +95,7 @@ class EveryTrigger(msgspec.Struct, frozen=True, tag="every", omit_defaults=True)
     anchor_ms: int = 0
     missed: Literal["skip", "last", "all"] = "last"
     cap: int = 100
-    payload: bytes = b"\xc0"
+    payload: bytes = NIL
     line: int = 0
 
 
@@ -147,6 +152,11 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True):
         """How many jobs one worker runs at a time."""
         return self.policy.per_worker if self.is_async else 1
 
+    @property
+    def default_payload(self) -> bytes:
+        """What a job carries that is minted with none, or null."""
+        return next((each.payload for each in self.triggers if isinstance(each, QueueTrigger)), NIL)
+
 
 class LoadError(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a module (or one function of it) is left out. `line` is in the module's own code; None: none can be named."""
@@ -159,9 +169,20 @@ class LoadError(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str = "error"  # syntax | error | hang | exit | crash | refused
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Off(msgspec.Struct, frozen=True):
+    """An annotation that does not count here, as if it were not written."""
+
+    function: str
+    kind: str  # queue, cron, every, webhook
+    file: str
+    line: int
+    why: str  # enabled=False, env="prod"
+
+
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A folder, described. `package` is the folder's own name, by which its modules import each other."""
 
     package: str
     functions: tuple[Function, ...] = ()
     errors: tuple[LoadError, ...] = ()
+    off: tuple[Off, ...] = ()

@@ -11,39 +11,31 @@ from typing import Any, TypeVar
 import msgspec
 
 from echofn import codec, values
-from echofn.annotations import Mark
-from echofn.manifest import CronTrigger, EveryTrigger, Policy
+from echofn.annotations import Mark, is_on, marks_of
+from echofn.manifest import CronTrigger, EveryTrigger, Policy, QueueTrigger
 
 T = TypeVar("T")
+_NONE: tuple[type[BaseException], ...] = ()
 
-QUEUE = frozenset(
-    {"name", "lane", "retries", "backoff", "timeout", "workers", "priority", "unique", "until", "max_pending"}
-    | {"memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets", "redact", "per_worker"}
-)
-ONE_FUNCTIONS_OWN = frozenset({"name", "secrets"})  # no default for all: secrets are given to those that name them
-CRON = frozenset({"tz", "name", "missed", "cap", "payload"})
-EVERY = frozenset({"anchor", "name", "missed", "cap", "payload"})
-WEBHOOK = QUEUE | {"verify", "secret"}
+ONE_ANNOTATIONS_OWN = frozenset({"payload", "env", "enabled"})  # what each of a function's annotations may carry
+QUEUE = ONE_ANNOTATIONS_OWN | {
+    *("name", "lane", "retries", "backoff", "fail_on", "timeout", "workers", "priority", "unique", "until"),
+    *("max_pending", "memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets", "redact"),
+    *("per_worker",),
+}
+ONE_FUNCTIONS_OWN = frozenset({"name", "secrets", "fail_on"})  # no default for all: code, or given by name
+CRON = ONE_ANNOTATIONS_OWN | {"tz", "name", "missed", "cap"}
+EVERY = ONE_ANNOTATIONS_OWN | {"anchor", "name", "missed", "cap"}
+WEBHOOK = (QUEUE | {"verify", "secret"}) - {"payload"}
 LIFESPAN = frozenset({"startup_timeout"})
 KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY, "webhook": WEBHOOK, "lifespan": LIFESPAN}
-_LATER_FOR_ALL = frozenset({"env", "enabled"})
 LATER = {
-    "queue": _LATER_FOR_ALL
-    | {
-        "fail_on",
-        "lane_weight",
-        "concurrency",
-        "rate",
-        "lane_concurrency",
-        "lane_rate",
-        "batch",
-        "payload",
-    }
+    "queue": frozenset({"lane_weight", "concurrency", "rate", "lane_concurrency", "lane_rate", "batch"})
     | {"batch_wait", "isolation"},
-    "cron": _LATER_FOR_ALL | {"overlap", "jitter"},
-    "every": _LATER_FOR_ALL | {"overlap", "jitter"},
+    "cron": frozenset({"overlap", "jitter"}),
+    "every": frozenset({"overlap", "jitter"}),
 }
-LATER["webhook"] = LATER["queue"] - {"payload"}
+LATER["webhook"] = LATER["queue"]
 LATER["lifespan"] = frozenset()
 
 
@@ -85,6 +77,7 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
     return Policy(
         retries=reading.take("retries", base.retries, values.whole(0, 10_000)),
         backoff=reading.take("backoff", base.backoff, values.backoff),
+        fail_on=tuple(each.__qualname__ for each in reading.take("fail_on", _NONE, values.exceptions)),
         timeout_ms=reading.take("timeout", base.timeout_ms, values.some_time),
         lane=reading.take("lane", base.lane, values.optional(values.path)) if is_queue else None,
         workers_min=least,
@@ -111,9 +104,9 @@ def _both(defaults: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:
 
 def read_default(name: str, value: Any, base: Policy) -> tuple[Policy, list[str]]:
     """`base` with one option as `[defaults]` sets it, and what is wrong with it."""
+    if name in ONE_FUNCTIONS_OWN | ONE_ANNOTATIONS_OWN:
+        return base, [f"option {name!r} is one function's own; write it in its annotation"]
     reading = Reading(Mark("queue", (), {name: value}))
-    if name in ONE_FUNCTIONS_OWN:
-        reading.refuse(f"option {name!r} is one function's own; write it in its annotation")
     policy = read_policy(reading, base)
     return (base if reading.refusals else policy), reading.refusals
 
@@ -121,6 +114,27 @@ def read_default(name: str, value: Any, base: Policy) -> tuple[Policy, list[str]
 def without_paths(policy: Policy) -> Policy:
     """`policy` as functions have it that nobody calls with a payload: no `@queue`, so no paths into one."""
     return msgspec.structs.replace(policy, lane=None, unique=None, until="done")
+
+
+def fail_on_of(target: Callable[..., Any], env: str) -> tuple[type[BaseException], ...]:
+    """The exceptions after which a function's jobs do not run again: the classes that the manifest names."""
+    speakers = [mark for mark in marks_of(target) if mark.kind in {"queue", "webhook"} and is_on(mark, env)]
+    return tuple(each for mark in speakers for each in values.exceptions(mark.options.get("fail_on", ())))
+
+
+def check_whether_on(reading: Reading, env: str) -> str | None:
+    """Why an annotation is off in this environment; None: it is on."""
+    is_enabled = reading.take("enabled", True, values.switch)
+    nowhere: tuple[str, ...] = ()
+    only = reading.take("env", nowhere, values.environments)
+    if not is_enabled:
+        return "enabled=False"
+    return None if is_on(reading.mark, env) else f"env={', '.join(only)}"
+
+
+def read_queue(reading: Reading) -> QueueTrigger:
+    """A queue trigger."""
+    return QueueTrigger(reading.take("payload", codec.NIL, values.payload))
 
 
 def read_cron(reading: Reading) -> CronTrigger:
@@ -171,6 +185,8 @@ def read_secrets(reading: Reading, declared: Set[str], option: str = "secrets") 
 def _unknown(kind: str, name: str) -> str:
     if name in LATER[kind]:
         return f"option {name!r} is not enforced by this version; remove it"
+    if (kind, name) == ("webhook", "payload"):
+        return "payload=: what a webhook's jobs carry is what is sent to it; remove it"
     import difflib  # only a slip of the keyboard pays for it
 
     near = difflib.get_close_matches(name, KNOWN[kind] | LATER[kind], n=1)

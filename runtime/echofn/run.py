@@ -13,7 +13,7 @@ import resource
 import signal
 import time
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -195,6 +195,8 @@ class Run:
                 return self._blocked(refusal, error)
             if isinstance(error, Verdict):
                 return self._verdict(error)
+            if _is_one_of(error, self.session.fail_on):
+                return {"outcome": "dead", "fault": fault_of(error, self.session.folder, self.session.asker, self.mask)}
         except BaseException as broken:  # a subclass of a verdict with ideas of its own
             error = broken
         return {"outcome": "retry", "fault": fault_of(error, self.session.folder, self.session.asker, self.mask)}
@@ -237,6 +239,15 @@ class Run:
             obeyed=self.saw,
             **told,
         )
+
+
+def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:
+    """Whether an exception is of these kinds, or a group that holds one: what failed for good would fail again."""
+    if not kinds or isinstance(error, kinds):
+        return bool(kinds)
+    if not isinstance(error, BaseExceptionGroup):
+        return False
+    return cast("BaseExceptionGroup[BaseException]", error).subgroup(kinds) is not None
 
 
 class Loop:

@@ -77,8 +77,8 @@ def resolved(annotation: Any, scope: dict[str, Any]) -> Any:
 
 def _is_context(kind: Any) -> bool:
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return Context in typing.get_args(kind)
-    return kind is Context
+        return any(map(_is_context, typing.get_args(kind)))
+    return kind is Context or typing.get_origin(kind) is Context
 
 
 def _caller(

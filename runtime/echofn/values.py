@@ -14,6 +14,7 @@ from echofn.backoff import Backoff
 from echofn.children import instant_ms
 from echofn.frames import MAX_PAYLOAD_BYTES
 from echofn.units import duration_ms, size_bytes
+from echofn.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -212,6 +213,33 @@ def some_variable_names(value: Any) -> tuple[str, ...]:
     if not names:
         raise ValueError(f"expected the name of a variable, got {value!r:.100}")
     return names
+
+
+def switch(value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"expected True or False, got {value!r:.100}")
+    return value
+
+
+def environments(value: Any) -> tuple[str, ...]:
+    """One name of an environment, or several."""
+    items = [value] if isinstance(value, str) else _items(value)
+    if not items or not all(isinstance(name, str) and name.isprintable() and name for name in items):
+        raise ValueError(
+            f'expected "dev", "prod" or another name that --env has, or a list of them, got {value!r:.100}'
+        )
+    return tuple(dict.fromkeys(items))
+
+
+def exceptions(value: Any) -> tuple[type[BaseException], ...]:
+    """Classes of exceptions, each once."""
+    items = [value] if isinstance(value, type) else _items(value)
+    if items is None or not all(isinstance(each, type) and issubclass(each, BaseException) for each in items):
+        raise ValueError(f"expected classes of exceptions, as in (ValueError, KeyError), got {value!r:.100}")
+    if verdicts := [each.__name__ for each in items if issubclass(each, Verdict)]:
+        raise ValueError(f"expected exceptions that are no verdict already, got {', '.join(verdicts)}")
+    return tuple(dict.fromkeys(items))
 
 
 def payload(value: Any) -> bytes:

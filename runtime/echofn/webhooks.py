@@ -6,12 +6,14 @@ from collections.abc import Set
 from typing import Any, get_args
 
 from echofn import values
-from echofn.annotations import Mark
+from echofn.annotations import Mark, is_on
 from echofn.manifest import Hmac, Scheme, Verify, WebhookTrigger
-from echofn.options import QUEUE, Reading, only, read_secrets
+from echofn.options import ONE_ANNOTATIONS_OWN, QUEUE, Reading, only, read_secrets
 from echofn.verifiers import Hmac as AsWritten
 
-POLICY = QUEUE - {"lane", "unique", "until", "secrets"}  # what is the function's, whichever annotation says it
+POLICY = (
+    QUEUE - {"lane", "unique", "until", "secrets"} - ONE_ANNOTATIONS_OWN
+)  # what is the function's, whichever annotation says it
 DELIVERY_MS = 86_400_000  # for so long a delivery that comes again is answered with its first job
 _SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")  # of a header's name: RFC 9110, 5.6.2
@@ -70,10 +72,10 @@ def webhook_path(value: Any) -> str:
     return value
 
 
-def policy_refusals(marks: list[Mark]) -> dict[int, str]:
+def policy_refusals(marks: list[Mark], env: str) -> dict[int, str]:
     """By mark, why its policy cannot stand: a function has one, said in one annotation, on @queue where it has that."""
-    speakers = [mark for mark in marks if mark.kind == "queue"]
-    speakers += [mark for mark in marks if mark.kind == "webhook" and POLICY & mark.options.keys()]
+    speakers = [mark for mark in marks if mark.kind == "queue" and is_on(mark, env)]
+    speakers += [m for m in marks if m.kind == "webhook" and POLICY & m.options.keys() and is_on(m, env)]
     found: dict[int, str] = {}
     for mark in speakers[1:]:
         said = ", ".join(sorted(POLICY & mark.options.keys()))

@@ -29,6 +29,7 @@ from echofn.frames import Failed, Imported, Ready, Spawn, framed
 from echofn.lifespans import Lifespan, State
 from echofn.manifest import Function, Policy, QueueTrigger, WebhookTrigger
 from echofn.masking import Mask
+from echofn.options import fail_on_of
 from echofn.package import Folder
 from echofn.refusals import Refusals, told
 from echofn.run import Loop, Meter, Run
@@ -54,6 +55,7 @@ class Session:
         self.context = contextvars.Context()  # of nobody's run
         self.send = channel.send
         self.shape: Shape
+        self.fail_on: tuple[type[BaseException], ...] = ()
         self.state: Any = State(spawn.function.file, {})
         self.is_asked: Callable[[Run], bool] = _nobody_asks  # or what whoever serves puts here
         self._lifespan: Lifespan | None = None
@@ -68,6 +70,7 @@ class Session:
                 f"{self.function.file} has no {self.function.attribute}: its code depends on where it runs"
             )
         self.shape = shape_of(function)
+        self.fail_on = fail_on_of(function, self.env)
         if self.function.startup_ms is not None:
             self.send(framed(Imported()))
             self.enter(module)

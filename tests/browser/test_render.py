@@ -16,7 +16,7 @@ from echod.gateway import pages
 from echod.gateway.pages import given, limits, schema, strip, timeline, views, words
 from echod.gateway.pages.draw import bars
 from echod.gateway.pages.jsontext import LIMIT, plain, pretty
-from echofn.manifest import Exponential, Policy, Waits
+from echofn.manifest import Exponential, Linear, Policy, Waits
 
 VOID = {"meta", "link", "input", "line", "path", "rect", "circle", "br", "hr", "img"}
 SELF = ("path", "rect", "circle", "line")
@@ -234,10 +234,20 @@ def test_numbers_and_instants_read_well(spoken: str, text: str) -> None:
 
 def test_limits_are_told_in_words() -> None:
     told = dict(
-        limits.limits(Policy(retries=2, backoff=Waits((200, 400)), timeout_ms=90_000, lane="customer", unique=True))
+        limits.limits(
+            Policy(
+                retries=2,
+                backoff=Waits((200, 400)),
+                fail_on=("ValueError", "Declined"),
+                timeout_ms=90_000,
+                lane="customer",
+                unique=True,
+            )
+        )
     )
     assert told == {
         "Tries": "up to 3",
+        "Not tried again after": "ValueError, Declined",
         "Pause between tries": "200 ms, 400 ms",
         "Time limit": "1m 30s",
         "Memory": "512 MB",
@@ -247,12 +257,20 @@ def test_limits_are_told_in_words() -> None:
         "Kept in history": "7d",
     }
     assert limits.backoff(Exponential()) == "500 ms, doubling to 10m"
+    assert limits.backoff(Linear(10_000, 60_000)) == "10 s more each time, up to 1m"
     assert "Pause between tries" not in dict(limits.limits(Policy(retries=0)))
 
 
 def test_a_command_is_quoted_for_a_shell() -> None:
     page = msgspec.convert({"name": "it's", "payload_schema": {"type": "string", "default": "a'b"}}, given.FunctionPage)
     assert views.command(page) == "echod invoke 'it'\\''s' --data '\"a'\\''b\"'"
+
+
+def test_an_authors_own_payload_is_the_one_to_try_with() -> None:
+    told = {"name": "m.f", "payload_schema": {"type": "integer"}, "triggers": [{"kind": "queue", "payload": 7}]}
+    page = msgspec.convert(told, given.FunctionPage)
+    assert views.command(page) == "echod invoke m.f --data 7"
+    assert views.row(page).sample == "7"
 
 
 # — shapes —

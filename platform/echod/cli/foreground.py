@@ -20,10 +20,10 @@ import msgspec
 from echod.policy import addresses, deliveries
 from echod.policy.signatures import withheld
 from echofn import codec, delivery
-from echofn.annotations import marks_of, name_of
+from echofn.annotations import marks_of, name_of, own_payload
 from echofn.children import Children
 from echofn.context import Context
-from echofn.frames import MAX_RESULT_BYTES, Job
+from echofn.frames import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES, Job
 from echofn.lifespans import Lifespan, has_lifespan, state_of
 from echofn.manifest import WebhookTrigger
 from echofn.masking import Mask
@@ -106,6 +106,8 @@ def _payload(call: Call, function: Callable[..., Any], kind: Any) -> object:
         payload = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unusable(f"--data: expected JSON, got {data[:60].decode(errors='replace')!r} ({error})") from None
+    if payload is None:
+        payload = codec.decode(codec.encode(own_payload(function), MAX_PAYLOAD_BYTES, "payload"))
     return payload if kind is Any else codec.convert(payload, kind)
 
 

@@ -39,6 +39,10 @@ def _print(found: Json, *, served: bool) -> None:
         ],
         "no functions",
     )
+    for off in found.get("off", ()):
+        click.echo(
+            f"{off['file']}:{off['line']}: off here: @{off['kind']} of {off['function']} ({off['why']})", err=True
+        )
     for error in found["errors"]:
         spots = [str(error[name]) for name in ("file", "line", "column") if error.get(name)]
         click.echo(f"{':'.join(spots) or error['module']}: {error['message']}", err=True)
@@ -59,7 +63,7 @@ async def _discovered(folder: Path, env: str) -> Json:
     from echod.deploy.checks import checked
     from echod.deploy.discovery import Discovery
     from echod.deploy.snapshot import served_folder, taken
-    from echod.gateway.views import function_view, load_error_view
+    from echod.gateway.views import function_view, load_error_view, off_view
     from echod.registry import folders
     from echofn.walls import trial
 
@@ -71,4 +75,5 @@ async def _discovered(folder: Path, env: str) -> Json:
     return {
         "functions": [function_view(function, snapshot.version, nothing) for function in manifest.functions],
         "errors": [load_error_view(error) for error in manifest.errors],
+        "off": [off_view(off) for off in manifest.off],
     }

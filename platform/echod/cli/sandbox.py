@@ -17,9 +17,10 @@ from echod.errors import Refused
 @click.command()
 @click.argument("function", required=False)
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("functions"), help="Where FUNCTION is.")
+@click.option("--env", default="dev", show_default=True, help="Whose annotations count: dev or prod.")
 @click.option("--sandbox", type=click.Choice(("auto", *LEVELS)), default="auto", help="The level to look at.")
 @json_option
-def sandbox(function: str | None, folder: Path, sandbox: str, as_json: bool) -> int:
+def sandbox(function: str | None, folder: Path, env: str, sandbox: str, as_json: bool) -> int:
     """Try the walls on this machine and print each: enforced, unavailable here (why), or off; and FUNCTION's openings.
 
     Exits 1 when a level was asked for and this machine cannot give it.
@@ -31,7 +32,7 @@ def sandbox(function: str | None, folder: Path, sandbox: str, as_json: bool) -> 
             found = trial.available(place, "strict" if sandbox == "auto" else sandbox)
         except RuntimeError as error:
             raise Refused(str(error)) from None
-        opened = asyncio.run(_opened(function, folder, place, found.level)) if function else None
+        opened = asyncio.run(_opened(function, folder, env, place, found.level)) if function else None
     rows = trial.states(found, found.level)
     if opened is not None:
         rows = [_with_openings(row, opened) for row in rows]
@@ -51,7 +52,7 @@ def sandbox(function: str | None, folder: Path, sandbox: str, as_json: bool) -> 
 Row = tuple[str, str, str, str]
 
 
-async def _opened(name: str, folder: Path, place: str, level: str) -> dict[str, Any]:
+async def _opened(name: str, folder: Path, env: str, place: str, level: str) -> dict[str, Any]:
     """What a function of a folder has opened. Raises Refused when there is none of this name."""
     from echod.deploy.discovery import Discovery
     from echod.deploy.snapshot import served_folder, taken
@@ -59,7 +60,7 @@ async def _opened(name: str, folder: Path, place: str, level: str) -> dict[str, 
 
     snapshot = taken(served_folder(folder))
     root = folders.write(Path(place), snapshot.version, snapshot.archive)
-    manifest = await Discovery(level, "dev").describe(root, snapshot)
+    manifest = await Discovery(level, env).describe(root, snapshot)
     found = next((each for each in manifest.functions if each.name == name), None)
     if found is None:
         known = ", ".join(each.name for each in manifest.functions) or "none"

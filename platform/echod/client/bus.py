@@ -23,7 +23,7 @@ import msgspec
 from echod.bus import Bus
 from echod.bus.waiting import Waiting
 from echod.client.orders import Order, Record, Repeat, Schedule, Ticket
-from echod.errors import BusAway, BusError, InvalidPayload, LeaseGone, Refused, UnknownFunction
+from echod.errors import BusAway, BusError, InvalidPayload, LeaseGone, Refused
 from echod.model.ids import JobId, NodeId, branded, is_job_id
 from echod.model.job import Job, Mint, Minted
 from echod.policy import calls, nesting
@@ -163,21 +163,22 @@ class BusDoor:
             raise Refused("expected a deployed version, got none; run `echod deploy FOLDER`")
         function = self._registry.function(name)
         if function is None:
-            raise UnknownFunction.near(name, self._registry.names())
+            raise self._registry.unknown(name)
         calls.check_callable(function)
         return function
 
     def _call(self, function: Function, order: Order) -> calls.Call:
         assert self._registry is not None
         assert self._registry.active is not None
-        value = codec.decode(order.payload)
+        packed = function.default_payload if order.payload == codec.NIL else order.payload
+        value = codec.decode(packed)
         if nesting.is_deeper(value, nesting.MAX_DEPTH):
             raise InvalidPayload(f"expected at most {nesting.MAX_DEPTH} levels of nesting, got more")
         seen = msgspec.to_builtins(value)  # bytes as base64: as the schema has them
-        self._schemas.check(self._registry.active.version, function, seen, len(order.payload))
+        self._schemas.check(self._registry.active.version, function, seen, len(packed))
         return calls.Call(
             value=value,
-            packed=order.payload,
+            packed=packed,
             lane=order.lane,
             in_ms=order.in_ms,
             at_ms=order.at_ms,

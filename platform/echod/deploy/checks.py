@@ -51,7 +51,8 @@ def checked(manifest: Manifest, before: Manifest | None = None) -> Manifest:
         else:
             taken |= {addresses.shape(hook.path): (function, hook) for hook in _webhooks(function)}
             kept[function.name] = msgspec.structs.replace(function, triggers=triggers)
-    return Manifest(manifest.package, tuple(kept[name] for name in sorted(kept)), ordered(errors))
+    functions = tuple(kept[name] for name in sorted(kept))
+    return msgspec.structs.replace(manifest, functions=functions, errors=ordered(errors))
 
 
 def ordered(errors: Iterable[LoadError]) -> tuple[LoadError, ...]:

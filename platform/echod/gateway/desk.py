@@ -15,7 +15,6 @@ from starlette.responses import HTMLResponse, Response
 from echod.bus import Bus
 from echod.bus.waiting import Waiting
 from echod.config import Config
-from echod.errors import UnknownFunction
 from echod.gateway import pages
 from echod.gateway.counting import Counts
 from echod.gateway.keyring import NOBODY, Caller, Keyring
@@ -61,7 +60,7 @@ class Desk:
         self.active()
         function = self.registry.function(name)
         if function is None:
-            raise UnknownFunction.near(name, self.registry.names())
+            raise self.registry.unknown(name)
         return function
 
     def shell(self, request: Request) -> dict[str, object]:

@@ -17,13 +17,14 @@ from starlette.responses import Response
 
 from echod.errors import BusAway, BusError, UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened
-from echod.gateway.payloads import payload_of
+from echod.gateway.payloads import payload_of, stored
 from echod.gateway.problems import Problem
 from echod.gateway.views import error_view, value_of
 from echod.gateway.wishes import wishes_of
 from echod.model.ids import VersionId
 from echod.model.job import Job, Mint, Minted
 from echod.policy import calls
+from echofn.codec import NIL
 from echofn.manifest import Function, Manifest
 
 _MANIFEST_S = 0.8
@@ -38,6 +39,8 @@ async def invoke(desk: Desk, request: Request) -> Response:
     wishes = wishes_of(request.headers, now_ms)
     body = await request.body()
     payload = payload_of(body, request.headers)
+    if payload.packed == NIL:
+        payload = stored(function.default_payload)
     desk.schemas.check(version, function, payload.seen, len(payload.packed))
     call = calls.Call(
         value=payload.value,

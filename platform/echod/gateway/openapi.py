@@ -23,6 +23,7 @@ from echod.gateway.jobs import MOST, STATES
 from echod.gateway.logs import LONGEST_GREP, MOST_LINES, SINCE_PATTERN
 from echod.gateway.views import View
 from echod.registry.schedules import Wanted
+from echofn.codec import NIL
 from echofn.manifest import Function, WebhookTrigger
 
 _PROBLEM = "application/problem+json"
@@ -211,7 +212,10 @@ def _called(function: Function, general: Mapping[str, View], defined: dict[str, 
         "operationId": f"call_{prefix}",
         "summary": function.doc or f"Call {function.name}",
         "parameters": _WISHES,
-        "requestBody": {"required": function.payload_schema is not None, "content": _content(_JSON, payload)},
+        "requestBody": {
+            "required": function.payload_schema is not None and function.default_payload == NIL,
+            "content": _content(_JSON, payload),
+        },
         "responses": {
             **general_call["responses"],
             "200": {"description": "Its result, with Prefer: wait", "content": _content(_JSON, result)},

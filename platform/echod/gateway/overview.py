@@ -12,7 +12,7 @@ from echod.bus import Bus
 from echod.bus.answers import Metrics, QueueStats, RecurrenceRow
 from echod.gateway import figures
 from echod.gateway.instants import recurring, upcoming_of
-from echod.gateway.views import View, function_view, instant, load_error_view
+from echod.gateway.views import View, function_view, instant, load_error_view, off_view
 from echod.model.job import Job
 from echod.registry.registry import Registry
 from echofn.manifest import Function
@@ -48,6 +48,7 @@ class Watch:
                 for function, (hour, _) in zip(functions, read, strict=True)
             ],
             "errors": [load_error_view(error) for error in active.errors] if active else [],
+            "off": [off_view(off) for off in active.manifest.off] if active else [],
             "occurrences": occurrences([job for _, jobs in read for job in jobs], now_ms),
             "now": instant(now_ms),
         }

@@ -21,9 +21,9 @@ import msgspec
 from echod.gateway.problems import Problem
 from echod.policy.nesting import MAX_DEPTH, levels
 from echod.registry.schemas import json_path
+from echofn.codec import NIL
 from echofn.frames import MAX_PAYLOAD_BYTES
 
-NULL = b"\xc0"
 _JSON = ("application/json", "text/json")
 _MSGPACK = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
@@ -48,7 +48,7 @@ def payload_of(body: bytes, headers: Mapping[str, str]) -> Payload:
     if encoding not in {"", "identity"}:
         raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {encoding[:40]!r}")
     if not body:
-        return Payload(None, NULL, None)
+        return Payload(None, NIL, None)
     media_type = _media_type(headers.get("content-type", ""))
     is_json = media_type in _JSON or media_type.endswith("+json")
     value = _json_value(body) if is_json else _msgpack_value(body)
@@ -56,6 +56,12 @@ def payload_of(body: bytes, headers: Mapping[str, str]) -> Payload:
     if len(packed) > MAX_PAYLOAD_BYTES:
         raise Problem("too-large", f"expected at most {MAX_PAYLOAD_BYTES} bytes of msgpack, got {len(packed)}")
     return Payload(value, packed, value if is_json else _with_text_for_bytes(value))
+
+
+def stored(packed: bytes) -> Payload:
+    """A payload that is on the bus already, or in a manifest."""
+    value = msgspec.msgpack.decode(packed)
+    return Payload(value, packed, _with_text_for_bytes(value))
 
 
 @lru_cache(maxsize=64)

@@ -19,11 +19,13 @@ from echod.model.job import Error, History, Job
 from echod.policy.nesting import is_deeper
 from echod.policy.recurring import text_of, zone_of
 from echofn import masking
+from echofn.codec import NIL
 from echofn.manifest import (
     CronTrigger,
     EveryTrigger,
     Function,
     LoadError,
+    Off,
     Policy,
     QueueTrigger,
     Trigger,
@@ -222,7 +224,8 @@ def policy_view(policy: Policy) -> View:
 def trigger_view(function: Function, trigger: Trigger) -> View:
     """What starts a function."""
     if isinstance(trigger, QueueTrigger):
-        return {"kind": "queue"}
+        shown = masked_value_of(trigger.payload, trigger.payload, function.policy.redact)
+        return {"kind": "queue"} | ({} if trigger.payload == NIL else {"payload": shown})
     if isinstance(trigger, WebhookTrigger):
         how = trigger.verify
         return {
@@ -257,6 +260,11 @@ def load_error_view(error: LoadError) -> View:
         "message": error.message,
         "kind": error.kind,
     }
+
+
+def off_view(off: Off) -> View:
+    """An annotation that does not count here."""
+    return msgspec.structs.asdict(off)
 
 
 def schedule_view(row: RecurrenceRow) -> View:

@@ -98,6 +98,7 @@ class Roles:
             terminal.say("no version deployed; run `echod deploy FOLDER`")
             return
         terminal.functions(active.manifest.functions, parts.bus.clock.now_ms(), self.url)
+        terminal.off(active.manifest.off)
         if self.url:
             terminal.unset(active.manifest.functions, os.environ)
         terminal.errors(active.errors)

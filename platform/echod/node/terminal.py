@@ -21,7 +21,7 @@ from echod.errors import Refused
 from echod.gateway.views import load_error_view, trigger_view
 from echod.policy.recurring import rule_of, text_of, zone_of
 from echod.registry.registry import ActiveVersion
-from echofn.manifest import Function, Hmac, LoadError, QueueTrigger, Recurring, Trigger, WebhookTrigger
+from echofn.manifest import Function, Hmac, LoadError, Off, QueueTrigger, Recurring, Trigger, WebhookTrigger
 
 _log = log.get("node")
 _for_programs = False
@@ -113,6 +113,12 @@ def functions(found: Iterable[Function], now_ms: int, url: str | None) -> None:
         say(f"  {_bold(function.name.ljust(width))}  {started}  {_dim(command(function, url))}")
     if not listed:
         say("  no functions: put @queue, @cron or @every on one")
+
+
+def off(found: Iterable[Off]) -> None:
+    """Annotations that do not count here, and why."""
+    for each in found:
+        say(f"  {_dim('off')}    @{each.kind} of {each.function} ({each.file}:{each.line}): {each.why}")
 
 
 def unset(found: Iterable[Function], environ: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from echod import log
 from echod.bus import Bus
 from echod.bus.answers import Active
-from echod.errors import BusError, Refused
+from echod.errors import BusError, Refused, UnknownFunction
 from echod.model.ids import VersionId
 from echod.registry import folders
 from echod.registry.archive import Archive, opened
@@ -95,6 +95,13 @@ class Registry:
         """Names of all active functions, sorted."""
         return sorted(self._functions)
 
+    def unknown(self, name: str) -> UnknownFunction:
+        """Why there is no function of this name: nobody is called so, or its annotations are off here."""
+        off = self.active.manifest.off if self.active else ()
+        if told := [f"@{each.kind} ({each.file}:{each.line}) has {each.why}" for each in off if each.function == name]:
+            return UnknownFunction(f"{name} is off here: {', '.join(told)}")
+        return UnknownFunction.near(name, self.names())
+
     def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back after each switch, and after the errors of the active version changed. Returns how to stop that."""
         self._listeners.append(callback)
@@ -149,9 +156,9 @@ class Registry:
                 kept.append(function)
             else:
                 errors.append(LoadError(function.module, function.file, why, function.line, kind=UNSERVED))
-        return (
-            Manifest(manifest.package, tuple(kept), tuple(errors)) if len(errors) > len(manifest.errors) else manifest
-        )
+        if len(errors) == len(manifest.errors):
+            return manifest
+        return msgspec.structs.replace(manifest, functions=tuple(kept), errors=tuple(errors))
 
     async def folder(self, version: VersionId) -> Path:
         """The folder that holds the package of `version`, on this machine's disk.

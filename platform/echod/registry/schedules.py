@@ -12,7 +12,7 @@ import msgspec
 
 from echod.bus import Bus
 from echod.bus.answers import RecurrenceRow
-from echod.errors import InvalidPayload, InvalidSchedule, NameTaken, Refused, UnknownFunction
+from echod.errors import InvalidPayload, InvalidSchedule, NameTaken, Refused
 from echod.policy import calls, nesting, places
 from echod.policy.recurring import next_due, rule_of, stored, text_of, zone_of
 from echod.policy.zones import zone
@@ -51,7 +51,7 @@ async def register(bus: Bus, registry: Registry, schemas: Schemas, wanted: Wante
     """
     function = registry.function(wanted.function)
     if function is None or registry.active is None:
-        raise UnknownFunction.near(wanted.function, registry.names())
+        raise registry.unknown(wanted.function)
     calls.check_callable(function)
     faults: list[dict[str, str]] = []
     trigger = _trigger(wanted, faults)

@@ -17,6 +17,7 @@ from echod.model.job import NO_LANE, Child, Mint, Unique
 from echod.policy import places
 from echod.supervisor.channel import Fault
 from echofn import frames
+from echofn.codec import NIL
 from echofn.manifest import Function, Policy
 
 BLOCK = frames.MAX_CHILDREN
@@ -73,8 +74,10 @@ def mints_of(
 
 def _mint(parent: JobId, child: frames.Child, function: Function | None) -> Child:
     if function is None:
-        raise Refused(f"enqueue: expected a function of this version, got {child.function!r}")
+        raise Refused(f"enqueue: expected a function of this version that is not off, got {child.function!r}")
     policy = function.policy
+    if child.payload == NIL:
+        child = msgspec.structs.replace(child, payload=function.default_payload)
     return Child(
         queue=function.name,
         mint=Mint(

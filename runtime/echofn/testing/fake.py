@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from echofn import codec
+from echofn.annotations import own_payload
 from echofn.children import Children, instant_ms
-from echofn.context import Context
+from echofn.context import Context, id_of
 from echofn.frames import Job
 from echofn.lifespans import state_of
 from echofn.testing.names import package_around
@@ -43,32 +44,14 @@ class FakeContext(Context):
     def __init__(self, run: _Run) -> None:
         stand_in: Any = run
         super().__init__(stand_in)
-        self.enqueued: list[Enqueued] = []
+        self.enqueued = run.children.enqueued
         self.progressed = run.progressed
         self.extended = run.extended
         self.records = run.session.logger.records
-        self._stand_in = run
 
     @property
     def lines(self) -> list[str]:
         return [record.getMessage() for record in self.records]
-
-    def enqueue(
-        self,
-        function: Callable[..., Any] | str,
-        payload: object = None,
-        *,
-        lane: str | None = None,
-        delay: str | float | timedelta | None = None,
-        at: datetime | str | None = None,
-        unique: str | None = None,
-        priority: int | None = None,
-    ) -> str:
-        self._stand_in.children = Children(len(self.enqueued) + 1, package_around(function))
-        id = super().enqueue(function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority)
-        (child,) = self._stand_in.children.close()
-        self.enqueued.append(Enqueued(id, child.function, payload, lane, delay, at, unique, priority))
-        return id
 
 
 def fake_context(
@@ -123,7 +106,7 @@ class _Run:
         self.job = job
         self.session = session
         self.now_ms = now_ms
-        self.children = Children(1, "")
+        self.children = _Children()
         self.progressed: list[tuple[float, str]] = []
         self.extended: list[int] = []
         self._cancelled = cancelled
@@ -141,6 +124,23 @@ class _Run:
     def progress(self, fraction: float, note: str, *, at_once: bool) -> None:
         """All of them, also those that a worker would leave out as too many."""
         self.progressed.append((fraction, note))
+
+
+class _Children:
+    """Takes what a run's children would take, and keeps it as it was given."""
+
+    def __init__(self) -> None:
+        self.enqueued: list[Enqueued] = []
+
+    def add(self, function: Callable[..., Any] | str, payload: object, **wishes: Any) -> int:
+        number = len(self.enqueued) + 1
+        children = Children(number, package_around(function))
+        children.add(function, payload, **wishes)
+        (child,) = children.close()
+        if payload is None and not isinstance(function, str):
+            payload = own_payload(function)
+        self.enqueued.append(Enqueued(id_of(number), child.function, payload, **wishes))
+        return number
 
 
 class _Logger(logging.Logger):

@@ -33,6 +33,7 @@ from echofn import capture, frames
 from echofn.channel import Channel
 from echofn.manifest import Function
 from echofn.masking import Mask
+from echofn.options import fail_on_of
 from echofn.refusals import Refusals
 from echofn.run import Run
 from echofn.signature import shape_of
@@ -120,7 +121,9 @@ class _Bench:
     """Where the runs of one function happen: a worker's session without its process."""
 
     def __init__(self, function: Function, version: str, source: Source) -> None:
-        spawn = frames.Spawn(0, function, source.folder.package, "", version, 0, "", secrets={}, env="dev", level="off")
+        spawn = frames.Spawn(
+            0, function, source.folder.package, "", version, 0, "", secrets={}, env=source.env, level="off"
+        )
         self._sent: list[bytes] = []
         refusals = Refusals("off", opened_by(function.policy), source.folder.path, "")
         self._session = Session(spawn, cast("Channel", _Sink(self._sent)), refusals)
@@ -130,6 +133,7 @@ class _Bench:
     def run(self, job: frames.Job, now_ms: int, source: Source) -> tuple[frames.Ended, list[_Said]]:
         self._session.shape = shape_of(source.handler())
         self._session.mask = Mask(os.environ[name] for name in self._session.function.secrets if name in os.environ)
+        self._session.fail_on = fail_on_of(source.handler(), source.env)
         self._sent.clear()
         run = _Run(self._session, 0, job, now_ms)
         with _heard(), _timer_kept():

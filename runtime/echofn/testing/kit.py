@@ -60,21 +60,24 @@ class Bus:
         self._sources: dict[str, Source] = {}
         self._modules: tuple[ModuleType, ...] = ()
         self._package: str | None = None
+        self._env = "dev"
         self._versions = 0
 
     # ---- what is served ----
 
-    def load(self, *modules: ModuleType, package: str | None = None) -> None:
+    def load(self, *modules: ModuleType, package: str | None = None, env: str | None = None) -> None:
         """Serve these modules, beside those loaded before: their queues, schedules and policies.
 
         A package stands for every module in it. Functions get the names they have under `echod dev`: the folder is the
         module's package up to a part called `functions`, else the first part of its name; `package` names another.
-        Raises Refused, with file and line, for what echod would refuse.
+        `env`: which annotations count, and what `ctx.env` says ("dev" at first). Raises Refused, with file and line,
+        for what echod would refuse.
         """
         modules = (*self._modules, *(module for module in modules if module not in self._modules))
         package = self._package if package is None else package
-        loaded = load(modules, package)
-        self._modules, self._package, self._sources = modules, package, loaded.sources
+        env = self._env if env is None else env
+        loaded = load(modules, package, env)
+        self._modules, self._package, self._env, self._sources = modules, package, env, loaded.sources
         self._versions += 1
         version = VersionId(branded("DEP", self._versions))
         self._call(self._serve(version, Manifest("", loaded.functions)))

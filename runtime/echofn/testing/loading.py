@@ -14,8 +14,8 @@ from echod.deploy.checks import checked
 from echod.deploy.defaults import FILE, Defaults, defaults_of
 from echod.deploy.snapshot import module_of
 from echod.errors import Refused
-from echofn.describe import describe
-from echofn.discovery_protocol import declared
+from echofn.describe import Given, describe
+from echofn.discovery_protocol import Module, declared
 from echofn.manifest import Function, LoadError, Manifest
 from echofn.package import Folder
 from echofn.testing.names import package_of
@@ -29,6 +29,7 @@ class Source(NamedTuple):
     module: ModuleType
     attribute: str
     folder: Folder
+    env: str
 
     def handler(self) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(self.module, self.attribute)
@@ -42,7 +43,7 @@ class Loaded(NamedTuple):
     sources: dict[str, Source]  # by function name
 
 
-def load(modules: Sequence[ModuleType], package: str | None) -> Loaded:
+def load(modules: Sequence[ModuleType], package: str | None, env: str) -> Loaded:
     """The functions of these modules; of a package, those of every module in it that echod would look into.
 
     `package`: the served folder's, where it is another than their names suggest. Raises Refused with all refusals.
@@ -55,17 +56,21 @@ def load(modules: Sequence[ModuleType], package: str | None) -> Loaded:
         path = Path(str(module.__file__))
         file = os.path.relpath(path, folder.path).replace(os.sep, "/")
         defaults = _defaults(folder)
-        found, refused = describe(module, name, file, folder, _declared(path.read_bytes()).secrets, defaults.policy)
-        functions += found
-        errors += [*defaults.errors, *refused]
-        sources |= {each.name: Source(module, each.attribute, folder) for each in found}
+        given = Given(folder, _declared(path.read_bytes()).secrets, defaults.policy, env)
+        found = describe(module, Module(name, file), given)
+        functions += found.functions
+        errors += [*defaults.errors, *found.errors]
+        sources |= {each.name: Source(module, each.attribute, folder, env) for each in found.functions}
     manifest = checked(Manifest("", tuple(functions), tuple(errors)))
     if manifest.errors:
         said = [f"{error.file}:{error.line or '?'}: {error.message}" for error in manifest.errors]
         raise Refused("\n".join(["expected functions that echod can serve", *said]))
     if not manifest.functions:
         names = ", ".join(module.__name__ for module in modules)
-        raise Refused(f"expected annotated functions in {names or 'the modules'}, got none; load the modules with them")
+        raise Refused(
+            f"expected annotated functions in {names or 'the modules'}, got none that is on in {env}; load the modules "
+            "with them, or name another env="
+        )
     return Loaded(manifest.functions, sources)
 
 

@@ -280,8 +280,9 @@ from echofn import importing, queue
 honest = importing.describe
 def describe(*told):
     import msgspec
-    functions, errors = honest(*told)
-    return tuple(msgspec.structs.replace(each, secrets=("OTHER",)) for each in functions), errors
+    answer = honest(*told)
+    greedy = tuple(msgspec.structs.replace(each, secrets=("OTHER",)) for each in answer.functions)
+    return msgspec.structs.replace(answer, functions=greedy)
 importing.describe = describe
 @queue(secrets=["TOKEN"])
 def charge(): pass

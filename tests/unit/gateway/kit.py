@@ -24,7 +24,7 @@ from echod.model.ids import NodeId, VersionId
 from echod.model.job import Claimed, Dead, Done, Error, Hold, Retry, RunRecord, Verdict
 from echod.policy.recurring import stored, text_of, zone_of
 from echod.registry.registry import Registry, Said
-from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Manifest, Policy, QueueTrigger, Trigger
+from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Manifest, Off, Policy, QueueTrigger, Trigger
 from valkey import Server as Valkey
 
 VERSION = VersionId("DEP00000000001")
@@ -61,6 +61,7 @@ FUNCTIONS = (
     function("shop.once", unique=True),
     function("shop.keyed", unique="order", until=60_000),
     function("shop.small", max_pending=2, priority=3),
+    function("shop.usual", QueueTrigger(msgspec.msgpack.encode({"name": "Bo", "at": b"x"})), schema=NAMED, lane="name"),
     function("odd name/{x}:#?%🦊"),
     function("tick.beat", EveryTrigger("20s", 20_000), QueueTrigger(), lane="who"),
     function("report.weekly", CronTrigger("0 6 * * mon Europe/Berlin", "0 6 * * mon", "Europe/Berlin")),
@@ -163,7 +164,12 @@ def nobody() -> Mapping[str, object]:
 
 @contextlib.asynccontextmanager
 async def serving(
-    valkey: Valkey, *, deployed: bool = True, errors: tuple[LoadError, ...] = (), **settings: Any
+    valkey: Valkey,
+    *,
+    deployed: bool = True,
+    errors: tuple[LoadError, ...] = (),
+    off: tuple[Off, ...] = (),
+    **settings: Any,
 ) -> AsyncIterator[Rig]:
     """A gateway for the length of the block. `settings` go to its Config; `deploy` and `bounds` are its own."""
     deploy = settings.pop("deploy", "the folder is the truth: edit it")
@@ -176,7 +182,7 @@ async def serving(
             await bus.join(NodeId("NOD00000000001"))
             registry = Registry(bus, Path(folder))
             if deployed:
-                await publish(bus, FUNCTIONS, errors)
+                await publish(bus, FUNCTIONS, errors, off=off)
                 await registry.refresh()
             status: dict[str, object] = {}
             app = create_app(bus, registry, config, status=lambda: status, level="minimal", deploy=deploy)
@@ -190,10 +196,14 @@ async def serving(
 
 
 async def publish(
-    bus: Bus, functions: tuple[Function, ...], errors: tuple[LoadError, ...] = (), version: VersionId = VERSION
+    bus: Bus,
+    functions: tuple[Function, ...],
+    errors: tuple[LoadError, ...] = (),
+    version: VersionId = VERSION,
+    off: tuple[Off, ...] = (),
 ) -> None:
     """Store and activate a version that holds these functions."""
-    manifest = msgspec.msgpack.encode(Manifest("functions", functions))
+    manifest = msgspec.msgpack.encode(Manifest("functions", functions, off=off))
     await bus.put_version(version, [b""], manifest)
     said = Said(errors, hashlib.sha256(manifest).digest())
     active = await bus.activate(version, errors=msgspec.msgpack.encode(said))

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from echod.model.job import Done, Error
+from echofn.manifest import Off
 from unit.gateway.kit import ERRORS, FUNCTIONS, OLDER, VERSION, Rig, Valkey, function, hold, publish, serving, until
 
 
@@ -37,6 +38,30 @@ async def test_msgpack_is_taken_as_it_is(rig: Rig) -> None:
 async def test_an_empty_body_is_null(rig: Rig) -> None:
     assert (await rig.http.post("/functions/hello.any")).status_code == 202
     assert (await rig.claim("hello.any")).payload == b"\xc0"
+
+
+@pytest.mark.parametrize("body", [b"", b"null"])
+async def test_a_call_without_a_payload_gets_that_of_the_annotation(rig: Rig, body: bytes) -> None:
+    answer = await rig.http.post(
+        "/functions/shop.usual", content=body, headers={"Content-Type": "application/json"} if body else {}
+    )
+    assert answer.status_code == 202
+    job = await rig.claim("shop.usual")
+    assert (msgspec.msgpack.decode(job.payload), job.lane) == ({"name": "Bo", "at": b"x"}, "Bo")
+    assert (await rig.call("shop.usual", {"name": "Ada"})).status_code == 202
+    assert msgspec.msgpack.decode((await rig.claim("shop.usual")).payload) == {"name": "Ada"}
+
+
+async def test_a_function_that_is_off_here_says_why(server: Valkey) -> None:
+    off = (Off("m.f", "queue", "m.py", 4, "env=prod"), Off("m.f", "cron", "m.py", 5, "enabled=False"))
+    async with serving(server, off=off) as rig:
+        answer = await rig.call("m.f", None)
+        assert answer.status_code == 404
+        assert (
+            answer.json()["detail"] == "m.f is off here: @queue (m.py:4) has env=prod, @cron (m.py:5) has enabled=False"
+        )
+        listed = (await rig.http.get("/functions")).json()["off"]
+        assert listed[0] == {"function": "m.f", "kind": "queue", "file": "m.py", "line": 4, "why": "env=prod"}
 
 
 async def test_an_empty_body_for_a_function_that_needs_more_is_422(rig: Rig) -> None:

@@ -340,7 +340,7 @@ def processes() -> dict[int, int]:
 
 
 def discover(
-    folder: Path, secrets: dict[str, dict[str, str]] | None = None, time_limit_ms: int = 10_000
+    folder: Path, secrets: dict[str, dict[str, str]] | None = None, time_limit_ms: int = 10_000, env: str = "dev"
 ) -> dict[str, discovery.Described]:
     """Answers by module, as the real discovery gives them. Checks that each is announced, then answered once."""
     ours, theirs = socket.socketpair()
@@ -352,7 +352,7 @@ def discover(
         theirs.close()
         modules = discovery.find_modules(folder)
         order = discovery.Discover(
-            str(folder.parent), folder.name, modules, tmp, secrets or {}, time_limit_ms=time_limit_ms
+            str(folder.parent), folder.name, modules, tmp, secrets or {}, time_limit_ms=time_limit_ms, env=env
         )
         ours.sendall(discovery.framed(order))
         ours.settimeout(60)

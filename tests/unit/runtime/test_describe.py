@@ -15,6 +15,7 @@ from echofn.manifest import (
     Exponential,
     Function,
     Linear,
+    Off,
     Policy,
     QueueTrigger,
     Waits,
@@ -24,10 +25,10 @@ from unit.runtime.driving import discover, write
 HEAD = "from echofn import *\nimport datetime, functools, msgspec, typing\n"
 
 
-def described(tmp_path: Path, source: str, module: str = "m") -> Described:
+def described(tmp_path: Path, source: str, module: str = "m", env: str = "dev") -> Described:
     folder = tmp_path / "functions"
     write(folder, **{module: HEAD + source})
-    return discover(folder)[module.replace("__", ".")]
+    return discover(folder, env=env)[module.replace("__", ".")]
 
 
 def one(tmp_path: Path, source: str, module: str = "m") -> Function:
@@ -48,11 +49,13 @@ def test_a_function_as_written_becomes_a_function_of_the_manifest(tmp_path: Path
     function = one(
         tmp_path,
         """
+class Declined(Exception): ...
 class Invoice(msgspec.Struct):
     amount: int
 @cron("0 6  * * mon", tz="Europe/Berlin", missed="all", cap=7, payload={"amount": 1})
 @every("20s", anchor="1970-01-01T00:00:05Z", name="tick", payload=Invoice(2))
-@queue(lane="tenant", retries=5, timeout="30s", workers=(1, 4), priority=-2, unique="id", until="1h", max_pending=9,
+@queue(lane="tenant", retries=5, timeout="30s", payload={"amount": 3}, fail_on=(ValueError, Declined),
+       workers=(1, 4), priority=-2, unique="id", until="1h", max_pending=9,
        memory="1GB", recycle_jobs=7, keep="1d", secrets=["KEY"], backoff=["1s", "1m"])
 async def send(payload: Invoice, ctx: Context) -> int:
     '''
@@ -64,12 +67,13 @@ async def send(payload: Invoice, ctx: Context) -> int:
         "sub__shop",
     )
     assert (function.name, function.module, function.attribute) == ("sub.shop.send", "sub.shop", "send")
-    assert (function.file, function.line) == ("sub/shop.py", 6)
+    assert (function.file, function.line) == ("sub/shop.py", 7)
     assert (function.takes_payload, function.takes_context, function.is_async) == (True, True, True)
     assert (function.doc, function.secrets) == ("Sends it.", ("KEY",))
     assert function.policy == Policy(
         retries=5,
         backoff=Waits((1_000, 60_000)),
+        fail_on=("ValueError", "Declined"),
         timeout_ms=30_000,
         lane="tenant",
         workers_min=1,
@@ -84,10 +88,10 @@ async def send(payload: Invoice, ctx: Context) -> int:
     )
     assert function.triggers == (
         CronTrigger(
-            "0 6 * * mon Europe/Berlin", "0 6 * * mon", "Europe/Berlin", "all", 7, payload=b"\x81\xa6amount\x01", line=6
+            "0 6 * * mon Europe/Berlin", "0 6 * * mon", "Europe/Berlin", "all", 7, payload=b"\x81\xa6amount\x01", line=7
         ),
-        EveryTrigger("tick", 20_000, 5_000, payload=b"\x81\xa6amount\x02", line=7),
-        QueueTrigger(),
+        EveryTrigger("tick", 20_000, 5_000, payload=b"\x81\xa6amount\x02", line=8),
+        QueueTrigger(b"\x81\xa6amount\x03"),
     )
     assert function.payload_schema is not None
     assert function.payload_schema["$defs"]["Invoice"]["required"] == ["amount"]
@@ -148,6 +152,61 @@ def test_a_function_belongs_to_the_module_that_annotates_it(tmp_path: Path) -> N
     assert [function.name for function in answer.functions] == ["m.f"]
 
 
+OFF = """
+@queue(env="prod", retries=9)
+@cron("* * * * *", env=["staging", "prod"])
+@every("1s", env="dev")
+@every("2s", enabled=False)
+@every("3s", enabled=True)
+def f(payload): ...
+@cron("0 6 * * *", env="prod")
+def prod_only(): ...
+@queue(enabled=False)
+def off(): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("env", "kinds", "functions", "off"),
+    [
+        ("dev", [(2, EveryTrigger)], ["m.f"], [(4, "env=prod"), (5, "env=staging, prod"), (7, "enabled=False")]),
+        (
+            "staging",
+            [(1, EveryTrigger), (1, CronTrigger)],
+            ["m.f"],
+            [(4, "env=prod"), (6, "env=dev"), (7, "enabled=False")],
+        ),
+        (
+            "prod",
+            [(1, EveryTrigger), (1, CronTrigger), (1, QueueTrigger)],
+            ["m.f", "m.prod_only"],
+            [(6, "env=dev"), (7, "enabled=False")],
+        ),
+    ],
+)
+def test_an_annotation_that_is_off_is_as_if_it_were_not_written(
+    tmp_path: Path, env: str, kinds: list[tuple[int, type]], functions: list[str], off: list[tuple[int, str]]
+) -> None:
+    answer = described(tmp_path, OFF, env=env)
+    assert answer.errors == ()
+    assert [function.name for function in answer.functions] == functions
+    function = answer.functions[0]
+    for count, kind in kinds:
+        assert sum(isinstance(trigger, kind) for trigger in function.triggers) == count
+    assert len(function.triggers) == sum(count for count, _ in kinds)
+    assert function.policy.retries == (9 if env == "prod" else 3)
+    others = [Off("m.prod_only", "cron", "m.py", 10, "env=prod")] if env != "prod" else []
+    others.append(Off("m.off", "queue", "m.py", 12, "enabled=False"))
+    assert [(each.line, each.why) for each in answer.off if each.function == "m.f"] == off
+    assert [each for each in answer.off if each.function != "m.f"] == others
+
+
+def test_a_function_may_have_a_policy_for_each_environment(tmp_path: Path) -> None:
+    source = "@queue(env='dev', retries=0)\n@queue(env='prod', retries=8)\ndef f(payload): pass"
+    assert [each.policy.retries for each in described(tmp_path, source).functions] == [0]
+    assert [each.policy.retries for each in described(tmp_path, source, env="prod").functions] == [8]
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
@@ -179,6 +238,8 @@ def test_a_backoff_is_a_kind_a_wait_or_a_list(tmp_path: Path, written: str, mean
         ("ctx, event", True, True),
         ("anything: Context", False, True),
         ("p, c: 'Context | None'", True, True),
+        ("c: Context[int], p: str", True, True),
+        ("p: int, ctx: 'Context[Nowhere]'", True, True),
         ("p: 'int', ctx: 'Nowhere' = None", True, True),
         ("*, payload, ctx", True, True),
     ],
@@ -198,7 +259,31 @@ MISTAKES = [
         "'batch' is not enforced by this version; remove it",
     ),
     ("@cron('* * * * *', overlap='skip')\ndef f(): pass", 3, "not enforced"),
-    ("@every('1s', env='prod')\ndef f(): pass", 3, "not enforced"),
+    ("@queue(env=5)\ndef f(): pass", 3, 'env=: expected "dev", "prod" or another name that --env has'),
+    ("@cron('* * * * *', env=[])\ndef f(): pass", 3, "env=: expected"),
+    ("@every('1s', enabled='no')\ndef f(): pass", 3, "enabled=: expected True or False, got 'no'"),
+    (
+        "@webhook('/x', verify=None, payload=1)\ndef f(r): pass",
+        3,
+        "payload=: what a webhook's jobs carry is what is sent",
+    ),
+    ("@queue(fail_on='ValueError')\ndef f(): pass", 3, "fail_on=: expected classes of exceptions, as in (ValueError"),
+    ("@queue(fail_on=[int])\ndef f(): pass", 3, "fail_on=: expected classes of exceptions"),
+    ("@queue(fail_on=ValueError())\ndef f(): pass", 3, "fail_on=: expected classes of exceptions"),
+    (
+        "@queue(fail_on=(Exception, Retry))\ndef f(): pass",
+        3,
+        "expected exceptions that are no verdict already, got Retry",
+    ),
+    ("@queue(payload=1)\ndef f(): pass", 3, "takes no payload"),
+    ("@queue(payload='x')\ndef f(p: int): pass", 3, "payload=: Expected `int`"),
+    ("@queue(env='prod', retrys=1)\n@every('1s')\ndef f(): pass", 3, "did you mean 'retries'?"),
+    ("@every('1s')\n@cron('* * * * *', enabled=False, tz='')\ndef f(): pass", 4, "zone"),
+    (
+        "@queue(name='a.b', env='prod')\n@queue(name='a.c', env='dev')\ndef f(): pass",
+        3,
+        "expected one name for a function, got a.b, a.c",
+    ),
     ("@queue('lane')\ndef f(): pass", 3, "expected keywords"),
     ("@queue(retries=-1)\ndef f(): pass", 3, "retries=: expected a whole number from 0"),
     ("@queue(retries=True)\ndef f(): pass", 3, "retries="),

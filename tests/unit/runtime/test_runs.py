@@ -191,6 +191,61 @@ def test_another_key_error_is_not_about_variables(shared: Base) -> None:
 # ---- verdicts ----
 
 
+FINAL = """
+from echofn import *
+class Declined(ValueError): ...
+class Late(Exception): ...
+@queue(fail_on=(ValueError, LookupError))
+def f(payload, ctx):
+    if payload == 'again': return 'fit'
+    exec(payload, globals())
+@queue(env="dev", fail_on=Late)
+@queue(env="prod", fail_on=ValueError)
+def by_env(payload): raise ValueError("no")
+@queue(fail_on=Exception)
+async def all_of_them(payload): exec(payload, globals())
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "kind"),
+    [
+        ("raise ValueError('bad')", "dead", "ValueError"),
+        ("raise Declined('a subclass')", "dead", "Declined"),
+        ("{}['no']", "dead", "KeyError"),
+        ("raise TypeError", "retry", "TypeError"),
+        ("raise TypeError from ValueError()", "retry", "TypeError"),  # what was raised counts, not what led to it
+        ("raise Retry('explicit')", "retry", "Retry"),
+        ("raise ExceptionGroup('g', [TypeError(), Declined()])", "dead", "ExceptionGroup"),
+        ("raise ExceptionGroup('g', [TypeError(), ExceptionGroup('h', [KeyError(1)])])", "dead", "ExceptionGroup"),
+        ("raise ExceptionGroup('g', [TypeError()])", "retry", "ExceptionGroup"),
+    ],
+)
+def test_an_exception_of_fail_on_goes_to_the_morgue_at_once(shared: Base, body: str, outcome: str, kind: str) -> None:
+    worker = shared.serve(FINAL)
+    answer = worker.one(body)
+    assert (answer.outcome, answer.fault.exception, answer.fault.cause) == (outcome, kind, "error")
+    assert worker.one("again").result == "fit"
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ("raise TypeError", "dead"),
+        ("raise Snooze(1)", "delay"),
+        ("raise Retry", "retry"),
+        ("raise Cancel", "cancelled"),
+    ],
+)
+def test_a_verdict_stands_whatever_fail_on_says(shared: Base, body: str, outcome: str) -> None:
+    assert shared.serve(FINAL, "all_of_them").one(body).outcome == outcome
+
+
+def test_fail_on_is_that_of_the_annotation_which_counts_here(shared: Base) -> None:
+    assert shared.serve(FINAL, "by_env", env="dev").one().outcome == "retry"
+    assert shared.ready("by_env", env="prod").one().outcome == "dead"
+
+
 @pytest.mark.parametrize(
     ("raised", "outcome", "after_ms", "reason"),
     [
@@ -370,24 +425,28 @@ def test_children_take_their_ids_from_the_block_and_come_with_the_end(shared: Ba
         """
         from echofn import queue
         from .lib import pack
+        @queue(payload={"n": 7})
+        def usual(payload: dict[str, int]): pass
         @queue
         def f(payload, ctx):
             return [
                 ctx.enqueue("other.name", {"a": {1, }}),
                 ctx.enqueue(pack, {"n": 1}, lane="acme", delay="5s", unique="k", priority=-3),
                 ctx.enqueue(f, at="2026-03-29T01:00:00Z"),
+                ctx.enqueue(usual),
             ]
         """
     )
     answer = worker.one(first_child=274557032793636864)
     assert answer.result[0] == "JOB0KHTOWnGLuC"
     assert answer.ended is not None
-    first, second, third = answer.ended.children
+    first, second, third, fourth = answer.ended.children
     assert first == frames.Child(274557032793636864, "other.name", msgspec.msgpack.encode({"a": [1]}))
     assert second == frames.Child(
         274557032793636865, "shop.pack", b"\x81\xa1n\x01", "acme", delay_ms=5_000, unique="k", priority=-3
     )
     assert (third.function, third.at_ms) == ("m.f", 1_774_746_000_000)
+    assert (fourth.function, fourth.payload) == ("m.usual", b"\x81\xa1n\x07")  # the annotation's own
 
 
 @pytest.mark.parametrize("end", ["raise ValueError", "raise Snooze('1s')", "raise Cancel()", "return object()"])
@@ -398,6 +457,7 @@ def test_a_run_that_does_not_end_well_leaves_no_children(shared: Base, end: str)
 @pytest.mark.parametrize(
     ("call", "kind", "told"),
     [
+        ("ctx.enqueue(typed)", "ValueError", "payload for m.typed: Expected `int`, got `null`"),
         ("ctx.enqueue(print)", "TypeError", "@queue"),
         ("ctx.enqueue(only_cron)", "TypeError", "without @queue"),
         ("ctx.enqueue('')", "ValueError", "name"),

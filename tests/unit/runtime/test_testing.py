@@ -116,6 +116,19 @@ def test_snooze_fail_and_cancel_end_as_a_workers_would(baking: Bus) -> None:
     assert baking.jobs(bakery.say, state={"dead", "cancelled"}) == [failed, cancelled]
 
 
+def test_annotations_count_as_in_the_environment_of_the_test(bus: Bus) -> None:
+    bus.load(bakery)
+    bus.advance("1h")
+    assert bus.jobs(bakery.stock) == []
+    bus.enqueue(bakery.stock)
+    bus.load(bakery, env="prod")
+    bus.advance("1h")
+    bus.enqueue(bakery.stock, "stones")
+    bus.run_due()
+    ran = [(job.state, job.result) for job in bus.jobs(bakery.stock)]
+    assert ran == [("done", "rye for prod"), ("done", "oat for prod"), ("dead", None)]
+
+
 def test_fan_out_runs_too_and_says_who_its_parent_was(baking: Bus) -> None:
     job = baking.enqueue(bakery.shop, ["rye", "spelt"])
     assert len(baking.run_due()) == 3

@@ -192,6 +192,16 @@ def test_a_child_is_minted_by_the_policy_of_its_function() -> None:
     assert len({first.id, second.id, third.id}) == 3
 
 
+def test_a_child_without_a_payload_gets_that_of_its_functions_annotation() -> None:
+    usual = msgspec.msgpack.encode({"tenant": "acme"})
+    function = msgspec.structs.replace(FUNCTION, triggers=(QueueTrigger(usual),))
+    ended = said("done", children=(child(payload=b"\xc0"), child(5_001)))
+    done: Any = outcomes.of(lease(), RUN, ended, {"shop.pack": function}.get, roll=0.5)
+    first, second = (each.mint for each in done.children)
+    assert (first.payload, first.lane) == (usual, "acme")
+    assert second.payload != usual
+
+
 @pytest.mark.parametrize(
     "children",
     [

@@ -54,6 +54,7 @@ def limits(policy: Policy) -> list[tuple[str, str]]:
     most = policy.workers_max
     lines = (
         ("Tries", f"up to {policy.retries + 1}"),
+        ("Not tried again after", ", ".join(policy.fail_on)),
         ("Pause between tries", backoff(policy.backoff) if policy.retries else None),
         ("Time limit", exact(policy.timeout_ms)),
         ("Memory", size(policy.memory_bytes)),

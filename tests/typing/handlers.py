@@ -1,0 +1,187 @@
+"""Handlers as authors write them, and what a type checker must say of them: nothing, but on the lines marked so."""
+# pyright: strict, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypedDict, assert_type
+
+import msgspec
+
+from echofn import Backoff, Cancel, Context, Fail, Request, Retry, Snooze, cron, every, hmac, queue, webhook
+
+
+class Invoice(msgspec.Struct):
+    amount: int
+
+
+@dataclass
+class Receipt:
+    number: str
+
+
+class Row(TypedDict):
+    sku: str
+
+
+class Client:
+    def get(self, url: str) -> bytes:
+        return url.encode()
+
+
+class State(Protocol):
+    http: Client
+
+
+# ---- a decorated function keeps its signature ------------------------------------------------------------------------
+
+
+@queue(lane="tenant", retries=5, timeout="30s", workers=(0, 4), fail_on=(ValueError, KeyError))
+@cron("0 6 * * mon", tz="Europe/Berlin", payload=Invoice(1), env="prod")
+@every("20s", payload={"amount": 2}, enabled=False)
+def send(payload: Invoice, ctx: Context) -> Receipt:
+    return Receipt(str(ctx.attempt))
+
+
+@queue
+async def bare(payload: int) -> bytes:
+    return b""
+
+
+@queue()
+async def both(payload: Row, ctx: Context[State]) -> list[int]:
+    assert_type(ctx.state.http.get("/"), bytes)
+    print(ctx.state.htpp)  # error: no such part of the state
+    return []
+
+
+@queue
+def nothing() -> None: ...
+
+
+@queue
+def turned(ctx: Context[Any], payload: Row) -> None: ...
+
+
+@queue
+def alone(ctx: Context[State]) -> None: ...
+
+
+@queue
+def lenient(payload: Invoice | None = None) -> None: ...
+
+
+@queue
+def loose(payload: dict[str, object], ctx: Context) -> None: ...
+
+
+@queue
+def untyped(payload, ctx):  # type: ignore[no-untyped-def] # a handler may be # pyright: ignore
+    return payload
+
+
+@webhook("/hooks/x", verify=hmac("X-Sig", "sha1"), secret="S", lane="json.tenant", retries=1)
+def hook(request: Request) -> int:
+    assert_type(request.body, bytes)
+    assert_type(request.headers["x"], str)
+    return 1
+
+
+def call(ctx: Context[State]) -> None:
+    assert_type(send(Invoice(1), ctx), Receipt)
+    send({"amount": 1}, ctx)  # error: the payload is an Invoice
+    send(Invoice(1))  # error: the context is missing
+    send(payload=Invoice(1), ctx=ctx)
+    send(invoice=Invoice(1), ctx=ctx)  # error: names are kept, too
+    assert_type(hook(Request(body=b"{}")), int)
+    assert_type(send.__name__, str)
+
+
+async def call_async(ctx: Context[State]) -> None:
+    assert_type(await bare(1), bytes)
+    assert_type(await both({"sku": "a"}, ctx), list[int])
+    await both({"sku": 1}, ctx)  # error: a sku is text
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+queue(retrys=1)  # error: no such option
+queue(retries="1")  # error: a number
+queue(timeout=timedelta(seconds=3), backoff=["1s", 2], unique=True, network=[443])
+queue(timeout=b"3s")  # error: a duration is text, a number or a timedelta
+queue(backoff="linear")
+queue(backoff=Backoff("linear", base="10s"))
+queue(backoff=Backoff("cubic"))  # error: no such kind
+queue(fail_on=ValueError)
+queue(fail_on="ValueError")  # error: classes
+queue(fail_on=[ValueError()])  # error: classes, not objects
+queue(env=["staging", "prod"], payload=Invoice(1), enabled=True)
+queue(enabled="no")  # error: True or False
+queue("tenant")  # error: options have names
+cron("0 6 * * *", zone="UTC")  # error: no such option
+cron("0 6 * * *", env=1)  # error: a name
+cron()  # error: which rule?
+every(b"20s")  # error: no such period
+every("20s", anchor=datetime(2026, 1, 1, tzinfo=UTC), name="tick")
+webhook("/hooks/x")  # error: how is it verified?
+webhook("/hooks/x", verify="githib")  # error: no such sender
+webhook("/hooks/x", verify=None, payload=1)  # error: its payload is what is sent
+
+# ---- the context -----------------------------------------------------------------------------------------------------
+
+
+def fields(ctx: Context) -> None:
+    assert_type(ctx.job_id, str)
+    assert_type(ctx.function, str)
+    assert_type(ctx.attempt, int)
+    assert_type(ctx.last_attempt, bool)
+    assert_type(ctx.fence, int)
+    assert_type(ctx.lane, str)
+    assert_type(ctx.due, datetime)
+    assert_type(ctx.previous, datetime | None)
+    assert_type(ctx.next, datetime | None)
+    assert_type(ctx.deadline, datetime)
+    assert_type(ctx.version, str)
+    assert_type(ctx.env, str)
+    assert_type(ctx.state, Any)
+    ctx.log.info("%s", ctx.state.anything)
+    ctx.progress(0.5, "half")
+    ctx.progress("half")  # error: a number
+    ctx.attempt = 2  # error: told, not set
+    print(ctx.jobid)  # error: no such field
+
+
+def enqueue(ctx: Context) -> None:
+    assert_type(ctx.enqueue(send, Invoice(1), delay="5s", lane="a"), str)
+    ctx.enqueue(bare, 1, at=datetime.now(UTC), unique="k", priority=-1)
+    ctx.enqueue(both, Row(sku="a"))
+    ctx.enqueue(turned, Row(sku="a"))
+    ctx.enqueue(loose, {"sku": "a", "count": 1})
+    ctx.enqueue(nothing)
+    ctx.enqueue(alone, delay=3)
+    ctx.enqueue(lenient)
+    ctx.enqueue(lenient, Invoice(1))
+    ctx.enqueue(untyped, [1, "2"])
+    ctx.enqueue("other.function", {"any": "thing"})
+    ctx.enqueue("other.function")
+    ctx.enqueue(send, "an invoice")  # error: the payload is an Invoice
+    ctx.enqueue(send, {"amount": 1})  # error: the payload is an Invoice
+    ctx.enqueue(bare, "1")  # error: the payload is an int
+    ctx.enqueue(both, {"sku": 1})  # error: a sku is text
+    ctx.enqueue(turned, 1)  # error: the payload is a Row
+    ctx.enqueue(loose, [1])  # error: the payload is a dict
+    ctx.enqueue(bare)  # error: the payload is missing
+    ctx.enqueue(lenient, 1)  # error: the payload is an Invoice, or nothing
+    ctx.enqueue(bare, 1, dealy="5s")  # error: no such wish
+    ctx.enqueue(bare, 1, lane=5)  # error: a lane is text
+    ctx.enqueue(5)  # error: neither a function nor a name
+
+
+# ---- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def verdicts() -> None:
+    raised: list[Exception] = [Retry(after="10s"), Retry("why", after=5), Snooze(timedelta(minutes=1)), Fail("no")]
+    raised.append(Cancel())
+    Snooze()  # error: for how long?
+    Retry(after=b"5s")  # error: a duration
+    Fail(5)  # error: a reason is text
