@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import msgspec
 
+from echofn import models
+
 NIL = b"\xc0"
 _PLAIN = frozenset({type(None), bool, int, str, bytes})
 _encoder = msgspec.msgpack.Encoder()
@@ -28,7 +30,7 @@ class Unfit(Exception):
 def encode(value: object, limit_bytes: int, what: str) -> bytes:
     """msgpack of a value; `what` ("result", "payload") begins the text of Unfit. MemoryError passes through."""
     try:
-        data = _encoder.encode(value if type(value) in _PLAIN else builtins_of(value))
+        data = _encoder.encode(value if type(value) in _PLAIN else builtins_of(value, round_trip=what == "payload"))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unfit(f"{what} cannot be stored: {_reason(error)}") from None
     if _NOT_FINITE.search(data) and not _finite(_decoder.decode(data)):
@@ -38,9 +40,11 @@ def encode(value: object, limit_bytes: int, what: str) -> bytes:
     return data
 
 
-def builtins_of(value: object) -> Any:
-    """The value in None, bool, int, float, str, bytes, list and dict with text keys."""
-    return msgspec.to_builtins(value, str_keys=True, builtin_types=(bytes,), enc_hook=_other)
+def builtins_of(value: object, *, round_trip: bool = False) -> Any:
+    """The value in None, bool, int, float, str, bytes, list and dict with text keys. `round_trip`: such that the same
+    model can be made of it again."""
+    hook = _other_again if round_trip else _other
+    return msgspec.to_builtins(value, str_keys=True, builtin_types=(bytes,), enc_hook=hook)
 
 
 def decode(data: bytes) -> Any:
@@ -50,17 +54,22 @@ def decode(data: bytes) -> Any:
 
 def convert(value: Any, wanted: Any, *, strict: bool = True) -> Any:
     """Builtins as the type a handler asks for; not `strict`: numbers may be text. Raises Unfit with the path of what
-    does not fit.
+    does not fit, or of what the type's own checks raise.
 
     Where it does not fit as it is, 1.0 may stand for 1: to JSON Schema, by which the gateway judges, it is an integer.
     """
     try:
         try:
-            return msgspec.convert(value, wanted, str_keys=True, strict=strict)
+            return msgspec.convert(value, wanted, str_keys=True, strict=strict, dec_hook=_model)
         except msgspec.ValidationError:
-            return msgspec.convert(_with_whole_numbers(value), wanted, str_keys=True, strict=strict)
+            whole = _with_whole_numbers(value)
+            return msgspec.convert(whole, wanted, str_keys=True, strict=strict, dec_hook=_model)
+    except MemoryError:
+        raise
     except (msgspec.ValidationError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise Unfit(_reason(error)) from None
+    except Exception as error:  # a validator is code of the author's
+        raise Unfit(f"a check of its type raised {type(error).__name__}") from error
 
 
 def _with_whole_numbers(value: Any) -> Any:
@@ -84,7 +93,21 @@ def _other(value: Any) -> Any:
         return float.__float__(value)
     if isinstance(value, Mapping):
         return dict(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] # any mapping
-    raise TypeError(f"expected JSON kinds, a Struct, a dataclass or a TypedDict, got {type(value).__qualname__:.100}")
+    if models.is_model(type(value)):
+        return models.dumped(value, round_trip=False)
+    expected = "expected JSON kinds, a Struct, a dataclass, a TypedDict or a model"
+    raise TypeError(f"{expected}, got {type(value).__qualname__:.100}")
+
+
+def _other_again(value: Any) -> Any:
+    return models.dumped(value, round_trip=True) if models.is_model(type(value)) else _other(value)
+
+
+def _model(kind: type, value: Any) -> Any:
+    """Builtins as a type that msgspec does not know. (Discovery refuses the others.)"""
+    if models.is_model(kind):
+        return models.validated(kind, value)
+    raise NotImplementedError
 
 
 def _finite(value: Any) -> bool:

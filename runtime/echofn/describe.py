@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
-from echofn import codec, delivery, masking
+from echofn import codec, delivery, masking, models
 from echofn.annotations import Mark, attribute_of, marks_of, name_of, own_name, recorded
 from echofn.discovery_protocol import Described, Module
 from echofn.lifespans import NOBODYS, read_lifespan
@@ -39,7 +39,7 @@ from echofn.options import (
     without_paths,
 )
 from echofn.package import Folder
-from echofn.signature import Refused, Shape, shape_of
+from echofn.signature import Refused, Shape, shape_of, why_no_function
 from echofn.values import function_name
 from echofn.webhooks import POLICY, policy_refusals, read_webhook
 
@@ -103,7 +103,7 @@ def _judge(target: Callable[..., Any], marks: list[Mark], module: Module, given:
     def refuse(line: int, text: str) -> None:
         errors.append(_refusal(module, line, text))
 
-    if (why := _not_a_function(target)) is not None:
+    if (why := why_no_function(target)) is not None:
         refuse(first, why)
         return Described(module.name, errors=tuple(errors))
     shape: Shape | None = None
@@ -263,41 +263,21 @@ def _schema(kind: Any, what: str, refuse: Callable[[str], None]) -> dict[str, An
     if kind is Any or kind is object:
         return None
     try:
-        return msgspec.json.schema(kind)
+        return models.json_schema(kind, "validation" if what == "payload" else "serialization")
     except Exception as error:
         reason = str(error).partition("\n")[0]
         if "custom types" in reason:
             reason = "a type unknown to msgspec"
-        refuse(
-            f"expected a Struct, dataclass, TypedDict or builtin type for the {what}, got {kind!r:.200} ({reason:.300})"
-        )
+        elif "custom type" in reason:
+            reason = "in a union a model can stand beside None alone; make the union a RootModel"
+        expected = f"expected a Struct, dataclass, TypedDict, pydantic model or builtin type for the {what}"
+        refuse(f"{expected}, got {kind!r:.200} ({reason:.300})")
         return None
-
-
-def _not_a_function(target: Any) -> str | None:
-    """Why something annotated is no plain function, or None."""
-    if inspect.isclass(target):
-        return "expected a plain function, got a class; annotate a function of the module"
-    if not inspect.isfunction(target):
-        return f"expected a plain function, got {type(target).__name__:.100}; annotate a function of the module"
-    inner = inspect.unwrap(target)
-    for function in (target, inner):
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            return "expected a plain function, got a generator; return a value instead of yielding"
-    if target.__name__ == "<lambda>":
-        return "expected a plain function, got a lambda; write it with def"
-    if "<locals>" in target.__qualname__:
-        return (
-            "expected a function of the module, got a nested one; move it out, or use functools.wraps in its decorator"
-        )
-    if "." in target.__qualname__:
-        return "expected a function of the module, got a method; move it out of its class"
-    return None
 
 
 def _why_unreachable(mark: Mark) -> str:
     """An annotation whose function the module's namespace does not hold."""
-    why = _not_a_function(mark.target)
+    why = why_no_function(mark.target)
     if why is None and inspect.ismethod(mark.target):
         why = "expected a plain function, got a method; move it out of its class"
     return why or (

@@ -173,9 +173,18 @@ class Run:
             elif shape.payload_type is not Any:
                 payload = codec.convert(payload, shape.payload_type)
         except (codec.Unfit, msgspec.DecodeError) as error:
-            text = f"payload does not fit {self.session.function.name}: {message_of(error, self.mask)}"
-            return None, {"outcome": "dead", "fault": Fault("PayloadError", safe(text, MAX_MESSAGE), "", "payload")}
+            return None, self._unfit(error)
         return payload, None
+
+    def _unfit(self, error: Exception) -> dict[str, Any]:
+        """The payload does not fit; a check of the author's own that broke is told with its lines."""
+        if refusal := self.session.refusals.behind(error):
+            return self._blocked(refusal, error)
+        text, trace = f"payload does not fit {self.session.function.name}: {message_of(error, self.mask)}", ""
+        if error.__cause__ is not None:
+            text += f": {message_of(error.__cause__, self.mask)}"
+            trace = traceback_of(error.__cause__, self.session.folder, self.mask)
+        return {"outcome": "dead", "fault": Fault("PayloadError", safe(text, MAX_MESSAGE), trace, "payload")}
 
     def _call(self, payload: Any) -> Any:
         shape = self.session.shape

@@ -28,6 +28,27 @@ class Shape(NamedTuple):
     result_type: Any
 
 
+def why_no_function(target: Any) -> str | None:
+    """Why something annotated is no plain function of a module; None where it is one."""
+    if inspect.isclass(target):
+        return "expected a plain function, got a class; annotate a function of the module"
+    if not inspect.isfunction(target):
+        return f"expected a plain function, got {type(target).__name__:.100}; annotate a function of the module"
+    inner = inspect.unwrap(target)
+    for function in (target, inner):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return "expected a plain function, got a generator; return a value instead of yielding"
+    if target.__name__ == "<lambda>":
+        return "expected a plain function, got a lambda; write it with def"
+    if "<locals>" in target.__qualname__:
+        return (
+            "expected a function of the module, got a nested one; move it out, or use functools.wraps in its decorator"
+        )
+    if "." in target.__qualname__:
+        return "expected a function of the module, got a method; move it out of its class"
+    return None
+
+
 def shape_of(function: Callable[..., Any]) -> Shape:
     """The shape of a handler: no parameter, a payload, a context, or both, in either order. Raises Refused."""
     try:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import enum
 import json
 import re
 from html.parser import HTMLParser
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema_rs
 import msgspec
+import pydantic
 import pytest
 
 from browser import sample
@@ -16,7 +20,9 @@ from echod.gateway import pages
 from echod.gateway.pages import given, limits, schema, strip, timeline, views, words
 from echod.gateway.pages.draw import bars
 from echod.gateway.pages.jsontext import LIMIT, plain, pretty
+from echofn import codec
 from echofn.manifest import Exponential, Linear, Policy, Waits
+from echofn.models import json_schema
 
 VOID = {"meta", "link", "input", "line", "path", "rect", "circle", "br", "hr", "img"}
 SELF = ("path", "rect", "circle", "line")
@@ -410,6 +416,58 @@ def test_the_form_has_a_field_for_each_property() -> None:
         "note": ("text", False, ""),
         "items": ("json", True, '[{"name":"Ada","quantity":1}]'),
     }
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Address(pydantic.BaseModel):
+    street: str
+    zip: str | None = None
+
+
+class Booking(pydantic.BaseModel):
+    at: datetime.datetime
+    address: Address
+    nights: int = pydantic.Field(gt=0, description="How many")
+    ratio: float = pydantic.Field(gt=0, lt=0.1)
+    colour: Colour = Colour.BLUE
+    other: Colour | None
+    kind: Literal["room"]
+    note: str | None = None
+    total: decimal.Decimal
+    tags: set[str] = set()
+
+
+@pytest.mark.parametrize("type", [Booking, list[Booking], dict[str, Booking], Booking | None])
+def test_a_sample_fits_the_model_it_was_made_for(type: Any) -> None:
+    given_schema = json_schema(type, "validation")
+    payload = schema.sample(given_schema)
+    jsonschema_rs.validate(given_schema, payload)
+    codec.convert(payload, type)
+
+
+@pytest.mark.parametrize("type", [Booking, Booking | None])
+def test_the_form_of_a_model_has_its_choices_and_bounds(type: Any) -> None:
+    found = {field.name: field for field in schema.fields(json_schema(type, "validation"))}
+    assert {name: (field.kind, field.required, field.value) for name, field in found.items()} == {
+        "at": ("text", True, "2026-01-01T09:00:00Z"),
+        "address": ("json", True, '{"street":"street","zip":null}'),
+        "nights": ("integer", True, "1"),
+        "ratio": ("number", True, "0.05"),
+        "colour": ("select", False, '"blue"'),
+        "other": ("select", True, '"red"'),
+        "kind": ("select", True, '"room"'),
+        "note": ("text", False, ""),
+        "total": ("number", True, "1.5"),
+        "tags": ("json", False, "[]"),
+    }
+    assert found["nights"].hint == "How many"
+    assert found["colour"].options == (("red", '"red"'), ("blue", '"blue"'))
+    assert found["other"].options == (("red", '"red"'), ("blue", '"blue"'), ("null", "null"))
+    assert found["kind"].options == (("room", '"room"'),)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""From a payload's JSON Schema: a sample to run with, and the fields of a form. Made for what msgspec writes."""
+"""From a payload's JSON Schema, as msgspec and pydantic write it: a sample to run with, and the fields of a form."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
@@ -48,6 +49,7 @@ class Schema(msgspec.Struct, frozen=True, rename="camel"):
     prefix_items: tuple[Any, ...] = ()
     any_of: tuple[Any, ...] = ()
     one_of: tuple[Any, ...] = ()
+    all_of: tuple[Any, ...] = ()
     enum: tuple[Any, ...] = ()
     examples: tuple[Any, ...] = ()
     const: Any = UNSET
@@ -56,6 +58,8 @@ class Schema(msgspec.Struct, frozen=True, rename="camel"):
     format: str = ""
     minimum: int | float | UnsetType = UNSET
     maximum: int | float | UnsetType = UNSET
+    exclusive_minimum: int | float | UnsetType = UNSET
+    exclusive_maximum: int | float | UnsetType = UNSET
     min_length: int = 0
     max_length: int = 1000
     min_items: int = 1
@@ -109,7 +113,7 @@ class _Reader:
         for _ in range(MAX_DEPTH):
             if isinstance(part.reference, str):
                 part = _read(self._root.definitions.get(part.reference.removeprefix("#/$defs/"), {}))
-            elif choice := part.any_of or part.one_of:
+            elif choice := part.any_of or part.one_of or part.all_of[:1]:
                 part = next((one for one in map(_read, choice) if one.type != "null"), Schema())
             else:
                 break
@@ -129,7 +133,7 @@ class _Reader:
             required,
             shown,
             part.description or inner.description or inner.format,
-            tuple((one if isinstance(one, str) else _json(one), _json(one)) for one in inner.enum),
+            tuple((one if isinstance(one, str) else _json(one), _json(one)) for one in _choices(inner, part)),
             "" if inner.minimum is UNSET else _json(inner.minimum),
             "" if inner.maximum is UNSET else _json(inner.maximum),
         )
@@ -146,9 +150,9 @@ class _Reader:
             case "string":
                 return _string(part, name)
             case "integer":
-                return 1 if part.minimum is UNSET else int(part.minimum)
+                return math.floor(_within(part, 1))
             case "number":
-                return 1.5 if part.minimum is UNSET else part.minimum
+                return _within(part, 1.5)
             case "boolean":
                 return False
             case "array":
@@ -166,8 +170,34 @@ class _Reader:
         return [self._sample(_read(part.items), name.removesuffix("s"), depth + 1)] * max(1, min(part.min_items, 10))
 
 
+def _choices(inner: Schema, part: Schema) -> tuple[Any, ...]:
+    """The values to choose from, null with them where it is one."""
+    choices = inner.enum if inner.const is UNSET else (inner.const,)
+    is_nullable = any(_read(one).type == "null" for one in part.any_of)
+    return (*choices, None) if choices and is_nullable and None not in choices else choices
+
+
+def _within(part: Schema, usual: float) -> float:
+    """A number in the bounds of a schema: the least, else the usual one, else one between."""
+    above, below = part.exclusive_minimum, part.exclusive_maximum
+    low = [bound for bound in (part.minimum, above) if bound is not UNSET]
+    high = [bound for bound in (part.maximum, below) if bound is not UNSET]
+    found = [*low[:1], usual, *high[:1], *(bound + 1 for bound in low), *(bound - 1 for bound in high)]
+    found += [(least + most) / 2 for least in low for most in high]
+    return next((one for one in found if _is_within(part, one)), usual)
+
+
+def _is_within(part: Schema, number: float) -> bool:
+    return (
+        (part.minimum is UNSET or number >= part.minimum)
+        and (part.maximum is UNSET or number <= part.maximum)
+        and (part.exclusive_minimum is UNSET or number > part.exclusive_minimum)
+        and (part.exclusive_maximum is UNSET or number < part.exclusive_maximum)
+    )
+
+
 def _kind(part: Schema) -> Kind:
-    if part.enum:
+    if part.enum or part.const is not UNSET:
         return "select"
     match part.type:
         case "string":
