@@ -1,0 +1,203 @@
+"""The way over HTTP against a scripted server: when a request is sent again, for how long, and what is told."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import pytest
+
+import echod
+from echod import errors
+
+TAKEN = {"id": "JOB00000000001", "function": "f.f", "state": "pending", "url": "/jobs/JOB00000000001"}
+
+
+class Cut(NamedTuple):
+    """Something, and then the server hangs up."""
+
+    said: bytes
+
+
+class Silence:
+    """The server never answers."""
+
+
+Answer = bytes | Cut | Silence
+
+
+def answer(status: int, body: object, **headers: str) -> bytes:
+    raw = json.dumps(body).encode()
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(raw)}", "Content-Type: application/json"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + raw
+
+
+def problem(status: int, slug: str, **members: object) -> bytes:
+    retry = {"Retry_After": "0"} if status in {429, 503} else {}
+    return answer(status, {"type": f"urn:echod:problem:{slug}", "detail": f"it is {slug}", **members}, **retry)
+
+
+class Server:
+    """Answers in turn, the last one for ever; notes each request and when it came."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = [answer(202, TAKEN)]
+        self.requests: list[tuple[float, bytes]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def keys(self) -> set[str]:
+        heads = [request.partition(b"\r\n\r\n")[0].decode() for _, request in self.requests]
+        return {line for head in heads for line in head.split("\r\n") if line.startswith("Idempotency-Key: ")}
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError), connection:
+            while request := _read(connection):
+                self.requests.append((time.monotonic(), request))
+                said = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+                if isinstance(said, Silence):
+                    connection.recv(1)  # until the client gives it up
+                    return
+                connection.sendall(said if isinstance(said, bytes) else said.said)
+                if isinstance(said, Cut):
+                    return
+
+
+def _read(connection: socket.socket) -> bytes:
+    request = b""
+    while b"\r\n\r\n" not in request:
+        if not (data := connection.recv(65536)):
+            return b""
+        request += data
+    head, _, body = request.partition(b"\r\n\r\n")
+    length = next(int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head + b"\r\n\r\n" + body
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        Cut(b""),
+        Cut(b"HTTP/1.1 202 Accepted\r\nContent-Length: 90\r\n\r\n{"),
+        Cut(b"SSH-2.0-nothing of ours\r\n"),
+        Silence(),
+        problem(503, "bus-away"),
+        problem(429, "too-many-requests"),
+        answer(502, {"detail": "a proxy's own"}),
+    ],
+    ids=lambda lost: type(lost).__name__ + (lost[9:12].decode() if isinstance(lost, bytes) else ""),
+)
+def test_an_order_is_sent_again_under_its_key(server: Server, lost: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echod.client.http.ATTEMPT_S", 0.5)
+    server.answers = [lost, lost, answer(202, TAKEN)]
+    with echod.Client(server.url, timeout=20) as client:
+        assert client.enqueue("f.f").id == TAKEN["id"]
+    assert len(server.requests) == 3
+    assert len({request for _, request in server.requests}) == len(server.keys()) == 1
+
+
+def test_retry_after_is_waited_for(server: Server) -> None:
+    server.answers = [problem(503, "bus-away").replace(b"Retry-After: 0", b"Retry-After: 1"), answer(202, TAKEN)]
+    with echod.Client(server.url) as client:
+        client.enqueue("f.f")
+    (first, _), (second, _) = server.requests
+    assert 1.0 <= second - first < 5
+
+
+@pytest.mark.parametrize(
+    ("always", "error", "said"),
+    [
+        (Cut(b""), errors.NothingListens, "is echod running there"),
+        (problem(503, "bus-away"), errors.BusAway, "it is bus-away"),
+    ],
+)
+def test_patience_ends_and_says_what_was_known(
+    server: Server, always: Answer, error: type[Exception], said: str
+) -> None:
+    server.answers = [always]
+    began = time.monotonic()
+    with echod.Client(server.url, timeout=1) as client, pytest.raises(error, match=said):
+        client.enqueue("f.f")
+    assert 0.5 < time.monotonic() - began < 6
+    assert len(server.requests) > 2
+
+
+@pytest.mark.parametrize(
+    ("said", "check"),
+    [
+        (problem(404, "unknown-function", suggestions=["f.g"]), lambda e: e.suggestions == ("f.g",)),
+        (
+            problem(422, "invalid-payload", faults=[{"path": "$.a", "message": "m"}]),
+            lambda e: e.faults[0]["path"] == "$.a",
+        ),
+        (problem(405, "not-callable"), lambda e: isinstance(e, errors.NotCallable)),
+        (problem(409, "key-conflict", job="JOB1"), lambda e: e.job == "JOB1"),
+        (problem(429, "full"), lambda e: isinstance(e, errors.QueueFull)),
+        (problem(401, "unauthenticated"), lambda e: "ECHOD_TOKEN" in str(e)),
+        (problem(403, "out-of-scope"), lambda e: "ECHOD_TOKEN" in str(e)),
+        (answer(503, {"type": "urn:echod:problem:bus-unfit", "detail": "no"}), lambda e: isinstance(e, errors.BusAway)),
+        (problem(500, "internal"), lambda e: type(e) is errors.EchodError),
+        (b"HTTP/1.1 400 X\r\nContent-Length: 4\r\n\r\nlost", lambda e: "HTTP 400" in str(e)),
+    ],
+)
+def test_a_refusal_is_an_error_of_its_kind_and_asked_for_once(
+    server: Server, said: bytes, check: Callable[[Exception], bool]
+) -> None:
+    server.answers = [said]
+    with echod.Client(server.url) as client, pytest.raises(errors.EchodError) as raised:
+        client.enqueue("f.f")
+    assert check(raised.value), repr(raised.value)
+    assert len(server.requests) == 1
+
+
+def test_wishes_go_as_headers_and_the_payload_as_msgpack(server: Server) -> None:
+    with echod.Client(server.url + "/behind/a/proxy/", "tok") as client:
+        client.enqueue("f g/ü", {"a": b"\x00"}, lane="läne", delay="5m", unique="u", priority=-3, key="mine")
+    [(_, request)] = server.requests
+    head, _, body = request.partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /behind/a/proxy/functions/f%20g%2F%C3%BC HTTP/1.1\r\n")
+    lines = set(head.decode().split("\r\n"))
+    assert lines >= {"Echo-Lane: läne", "Echo-Delay: 300000ms", "Echo-Unique: u", "Echo-Priority: -3"}
+    assert lines >= {"Idempotency-Key: mine", "Authorization: Bearer tok", "Content-Type: application/msgpack"}
+    assert body == b"\x81\xa1a\xc4\x01\x00"
+
+
+@pytest.mark.parametrize("text", ["a\r\nEvil: 1", "\ud800"])
+def test_no_header_is_smuggled_in(server: Server, text: str) -> None:
+    with echod.Client(server.url) as client, pytest.raises(ValueError, match="expected"):
+        client.enqueue("f.f", lane=text)
+    assert server.requests == []
+
+
+def test_a_connection_is_kept(server: Server) -> None:
+    with echod.Client(server.url) as client:
+        client.enqueue("f.f")
+        threads = threading.active_count()
+        for _ in range(20):
+            client.enqueue("f.f")
+        assert threading.active_count() == threads  # no other connection's thread
