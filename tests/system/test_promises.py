@@ -205,7 +205,7 @@ def test_the_readmes_other_program_works_as_printed(node: Make) -> None:
     assert result == "sent on attempt 1"
     jobs = dev.get("/jobs?function=shop.send_invoice")["jobs"]
     assert len(jobs) == 4
-    assert [row["id"] for row in dev.get("/schedules")["schedules"]] == ["shop.remind/every 3600000ms"]
+    assert [row["id"] for row in dev.get("/schedules")["schedules"]] == ["shop.remind/every 1h"]
 
 
 def test_init_and_dev_in_a_fresh_folder_need_nothing_else(tmp_path: Path, node: Make) -> None:

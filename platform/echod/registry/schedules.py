@@ -14,7 +14,7 @@ from echod.bus import Bus
 from echod.bus.answers import RecurrenceRow
 from echod.errors import InvalidPayload, InvalidSchedule, NameTaken, Refused
 from echod.policy import calls, nesting, places
-from echod.policy.recurring import next_due, rule_of, stored, text_of, zone_of
+from echod.policy.recurring import identified, next_due, rule_of, stored, text_of, zone_of
 from echod.policy.zones import zone
 from echod.registry.registry import Registry
 from echod.registry.schemas import Schemas
@@ -121,16 +121,14 @@ def _trigger(wanted: Wanted, faults: list[dict[str, str]]) -> Recurring:
             faults.append(_fault("anchor", "expected it with every alone, got cron; remove it"))
         rule = read("cron", wanted.cron, values.rule, "@daily")
         tz = "UTC" if wanted.tz is None else read("tz", wanted.tz, _zone, "UTC")
-        trigger = CronTrigger(name or f"{rule} {tz}", rule, tz, wanted.missed, cap, payload)
+        trigger = CronTrigger(name, rule, tz, wanted.missed, cap, payload)
     else:
         if wanted.tz is not None:
             faults.append(_fault("tz", "expected it with cron alone, got every, which has no zone; remove it"))
         period_ms = read("every", wanted.every, values.period, 1000)
         anchor_ms = (0 if wanted.anchor is None else read("anchor", wanted.anchor, values.anchor, 0)) % period_ms
-        own = f"every {period_ms}ms" + (f" from {anchor_ms}ms" if anchor_ms else "")
-        trigger = EveryTrigger(name or own, period_ms, anchor_ms, wanted.missed, cap, payload)
-    read("every" if wanted.cron is None else "cron", trigger, rule_of, None)
-    return trigger
+        trigger = EveryTrigger(name, period_ms, anchor_ms, wanted.missed, cap, payload)
+    return read("every" if wanted.cron is None else "cron", trigger, identified, trigger)
 
 
 def _zone(value: Any) -> str:

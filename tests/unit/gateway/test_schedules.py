@@ -147,12 +147,13 @@ async def test_a_name_of_the_functions_own_code_is_taken(rig: Rig) -> None:
 
 
 async def test_without_a_name_it_is_called_by_its_rule_as_an_annotation_is(rig: Rig) -> None:
-    await rig.recur("report.weekly")
-    wanted = {"function": "report.weekly", "name": None, "cron": "0 6 * * mon", "tz": "Europe/Berlin", "payload": None}
+    row = {"rule": "x", "tz": "UTC", "trigger": b"", "payload": b"\xc0", "next_ms": None}
+    await rig.bus.recur("hello.greet", "0 6 * * 1 Europe/Berlin", **row, generation=1)  # type: ignore[arg-type]
+    wanted = {**NIGHTLY, "name": None, "cron": "0 6 * * mon", "tz": "Europe/Berlin"}
     answer = await rig.http.post("/schedules", json=wanted)
     assert answer.status_code == 409  # the same rule in the same zone is the function's own
-    assert (await add(rig, name=None))["name"] == "0 2 * * * UTC"
-    assert (await add(rig, name=None, cron=None, every="90s"))["name"] == "every 90000ms"
+    assert (await add(rig, name=None))["name"] == "0 2 * * *"
+    assert (await add(rig, name=None, cron=None, every="90s"))["name"] == "every 90s"
 
 
 async def test_a_schedule_whose_function_is_gone_says_so_and_is_not_run(rig: Rig) -> None:
