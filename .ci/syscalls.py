@@ -52,6 +52,11 @@ def table(machine: str, found: dict[str, int]) -> str:
     return "\n".join([f'    "{machine}": {{', *lines, line, "    },", ""])
 
 
+def read(machine: str) -> dict[str, int]:
+    """The numbers of a machine. The x86-64 header is there only on such a machine, or with its cross headers."""
+    return numbers("asm/unistd_64.h") if machine == "x86_64" else numbers("asm-generic/unistd.h", *ARM64)
+
+
 if __name__ == "__main__":
-    x86_64, aarch64 = numbers("asm/unistd_64.h"), numbers("asm-generic/unistd.h", *ARM64)
-    TARGET.write_text(HEAD + table("x86_64", x86_64) + table("aarch64", aarch64) + "}\n# fmt: on\n")
+    tables = (table(machine, read(machine)) for machine in ("x86_64", "aarch64"))
+    TARGET.write_text(HEAD + "".join(tables) + "}\n# fmt: on\n")

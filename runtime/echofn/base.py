@@ -20,12 +20,14 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 from types import FrameType
 from typing import NoReturn
 
 from echofn import processes, walls
 from echofn.frames import Exited, Kill, Spawn, Spawned, Up, decode_to_base, encode
+from echofn.walls.gate import Gate
 from echofn.worker import work
 
 # What handlers use most: imported once here, shared by every worker.
@@ -44,6 +46,8 @@ class Base:
         self._numbers: dict[int, int] = {}  # pid -> the supervisor's number, while the worker is not reaped
         self._pids: dict[int, int] = {}
         self._ended: list[Exited] = []  # reaped, but something of their trees may be left
+        self._gates: dict[int, Gate] = {}  # by descriptor: of workers that start processes
+        self._poll = select.poll()
 
     def serve(self) -> NoReturn:
         wake, alarm = os.pipe()
@@ -51,17 +55,19 @@ class Base:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(wake, select.POLLIN)
+        self._poll.register(self._control, select.POLLIN)
+        self._poll.register(wake, select.POLLIN)
         self._tell(Up(self._pid, sys.version))
         while True:
-            for descriptor, _ in poll.poll():
+            for descriptor, event in self._poll.poll(self._patience_ms()):
                 if descriptor == wake:
                     _drain(wake)
                     self._reap()
+                elif descriptor in self._gates:
+                    self._ask(descriptor, event)
                 else:
                     self._hear()
+            self._ask_again()
 
     def _hear(self) -> None:
         try:
@@ -82,19 +88,58 @@ class Base:
 
     def _spawn(self, spawn: Spawn, descriptors: list[int]) -> None:
         channel, pipe = descriptors
+        counted = spawn.function.policy.processes > 0 and spawn.level in {"standard", "strict"}
+        lines: tuple[socket.socket, ...] = ()
         try:
+            if counted:
+                lines = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             pid = os.fork()
         except OSError:
+            for line in lines:
+                line.close()
             self._tell(Exited(spawn.number, 0, 1 << 8, 0, 0))
             return
         if pid == 0:
-            work(spawn, channel, pipe, self._pid)
+            work(spawn, channel, pipe, self._pid, lines[1].fileno() if lines else None)
+        if lines:
+            lines[1].close()
+            self._watch(Gate(lines[0], pid, spawn.function.policy.processes, own=int(spawn.level == "strict")))
         self._numbers[pid], self._pids[spawn.number] = spawn.number, pid
         handle = os.pidfd_open(pid)
         try:
             self._tell(Spawned(spawn.number, pid), handle)
         finally:
             os.close(handle)
+
+    def _watch(self, gate: Gate) -> None:
+        self._gates[gate.descriptor] = gate
+        self._poll.register(gate.descriptor, select.POLLIN)
+
+    def _ask(self, descriptor: int, event: int) -> None:
+        """A worker's line or listener has something to say."""
+        gate = self._gates[descriptor]
+        if gate.is_open and event & select.POLLIN:
+            gate.look(time.monotonic())
+            if gate.again is not None:
+                self._poll.modify(descriptor, 0)
+            return
+        self._poll.unregister(descriptor)
+        del self._gates[descriptor]
+        if not gate.is_open and gate.take():
+            self._watch(gate)
+        else:
+            gate.close()  # nobody is left whom the filter binds
+
+    def _ask_again(self) -> None:
+        """Those whose time has come: who waits, or may be heard again."""
+        now = time.monotonic()
+        for descriptor, gate in self._gates.items():
+            if gate.again is not None and gate.again <= now and gate.resume(now):
+                self._poll.modify(descriptor, select.POLLIN)
+
+    def _patience_ms(self) -> float | None:
+        soonest = min((gate.again for gate in self._gates.values() if gate.again is not None), default=None)
+        return None if soonest is None else max((soonest - time.monotonic()) * 1000, 0) + 1
 
     def _kill(self, number: int) -> None:
         """The worker and its whole tree, stopped first: a subreaper's descendants are all below it."""

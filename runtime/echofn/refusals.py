@@ -42,10 +42,11 @@ class Refusal(NamedTuple):
 class _First:
     """A place for the first refusal of a run."""
 
-    __slots__ = ("refusal",)
+    __slots__ = ("has_started", "refusal")
 
     def __init__(self) -> None:
         self.refusal: Refusal | None = None
+        self.has_started = False  # processes, which its function has opened
 
 
 class Refusals:
@@ -68,15 +69,13 @@ class Refusals:
         if apart:
             self._apart.set(_First())
             return
-        self._first.refusal = None
+        self._first.refusal, self._first.has_started = None, False
         if self._aims:
             self._aims.clear()
 
     def behind(self, error: BaseException) -> Refusal | None:
         """What refusal an exception comes from, if any."""
-        return self._apart.get(self._first).refusal or next(
-            filter(None, map(self._in_file_system, _chain(error))), None
-        )
+        return self._apart.get(self._first).refusal or next(filter(None, map(self._in_system, _chain(error))), None)
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         """The audit hook. It raises nothing, whatever it is handed."""
@@ -90,6 +89,7 @@ class Refusals:
 
     def _start(self, arguments: tuple[Any, ...]) -> Refusal | None:
         if self._opened.processes:
+            self._apart.get(self._first).has_started = True
             return None
         program = next((word for each in arguments if (word := _word(each))), "")
         return Refusal("processes", f"starting {program}" if program else "starting a process", "Add processes=1")
@@ -118,9 +118,12 @@ class Refusals:
                 pass
         return None
 
-    def _in_file_system(self, error: BaseException) -> Refusal | None:
+    def _in_system(self, error: BaseException) -> Refusal | None:
         if not isinstance(error, OSError) or self._level == "off":
             return None
+        if error.errno == errno.EAGAIN and self._apart.get(self._first).has_started and self._level in _WALLED:
+            most = self._opened.processes
+            return Refusal("processes", f"more than {most} at once of its own processes", f"Add processes={2 * most}")
         if error.errno == errno.EFBIG or (error.errno == errno.ENOSPC and self._level == "strict"):
             size = self._opened.tmp_bytes // 1024**2
             return Refusal("tmp", f"more than {size} MB in /tmp", f'Add tmp="{2 * size}MB"')

@@ -96,14 +96,14 @@ def opened_by(policy: Policy) -> walls.Openings:
     return walls.Openings(policy.network, policy.processes, policy.memory_bytes, policy.tmp_bytes)
 
 
-def work(spawn: Spawn, channel: int, pipe: int, parent: int) -> NoReturn:
-    """The whole life of a worker, from just after the fork."""
+def work(spawn: Spawn, channel: int, pipe: int, parent: int, line: int | None) -> NoReturn:
+    """The whole life of a worker, from just after the fork. `line`: to the base, where it counts processes."""
     code = 70
     try:
-        _restore(channel, pipe)
+        _restore(channel, pipe, line)
         refusals = Refusals(spawn.level, opened_by(spawn.function.policy), spawn.root, spawn.tmp)
         try:
-            session, inbox, up = _prepared(spawn, refusals, parent)
+            session, inbox, up = _prepared(spawn, refusals, parent, None if line is None else walls.LINE)
         except BaseException as error:
             failed = _failed(error, spawn, refusals)
             Channel(walls.CHANNEL).send(framed(failed))
@@ -117,9 +117,9 @@ def work(spawn: Spawn, channel: int, pipe: int, parent: int) -> NoReturn:
         os._exit(code)
 
 
-def _prepared(spawn: Spawn, refusals: Refusals, parent: int) -> tuple[Session, Inbox, Ready]:
+def _prepared(spawn: Spawn, refusals: Refusals, parent: int, line: int | None) -> tuple[Session, Inbox, Ready]:
     opened = opened_by(spawn.function.policy)
-    up = walls.raise_walls(walls.Order(spawn.level, spawn.root, spawn.tmp, spawn.secrets, opened), parent)
+    up = walls.raise_walls(walls.Order(spawn.level, spawn.root, spawn.tmp, spawn.secrets, opened, line), parent)
     refusals.tmp = os.environ["TMPDIR"]
     capture.install()
     faulthandler.enable(2)  # a crash leaves its Python lines in the job's output
@@ -156,13 +156,13 @@ def _no_terminal(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("breakpoint() needs a terminal, and a worker has none; use `echod run` for a debugger")
 
 
-def _restore(channel: int, pipe: int) -> None:
-    """Signals as a fresh Python has them, and descriptors 0 to 3 only."""
+def _restore(channel: int, pipe: int, line: int | None) -> None:
+    """Signals as a fresh Python has them, and no descriptors but its own."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    walls.keep_descriptors(channel, pipe)
+    walls.keep_descriptors(channel, pipe, line)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 # for the process's life
     sys.argv = ["echofn"]

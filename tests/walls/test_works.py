@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from echofn.manifest import Policy
-from echofn.walls import trial
-from echofn.walls.process import THREADS_BESIDE_PROCESSES
 from unit.runtime.driving import Base
-from walls.machine import Who
 
 LEVELS = ["minimal", "standard", "strict"]
 PLAIN = """
@@ -103,32 +100,3 @@ def test_a_segfault_and_an_exit_are_told_as_they_were(base: Base, level: str) ->
     worker = base.serve("import os\ndef f(): os._exit(7)", level=level)
     worker.begin()
     assert worker.end().status >> 8 == 7
-
-
-@pytest.mark.parametrize("level", ["off", "standard", "strict"])
-def test_opened_processes_are_bounded_wherever_that_is_claimed(base: Base, who: Who, level: str) -> None:
-    source = """
-    import subprocess
-    def f():
-        started = []
-        try:
-            while len(started) < 100:
-                started.append(subprocess.Popen(["sleep", "60"]))
-        except OSError:
-            pass
-        return len(started)
-    """
-    started = base.serve(source, level=level, policy=Policy(processes=4)).one().result
-    if counts(base, who, level):
-        assert 4 <= started <= 4 + THREADS_BESIDE_PROCESSES
-    else:
-        assert started == 100
-
-
-def counts(base: Base, who: Who, level: str) -> bool:
-    """Whether the wall "process-count" is said to stand: the kernel counts by uid, so it takes one of one's own."""
-    if level == "off":
-        return False
-    if who.libraries is None:  # whoever runs these tests, by their interpreter: as a start would find it
-        return "process-count" in trial.available(str(base.root), level).walls
-    return who.user is None or level == "strict"

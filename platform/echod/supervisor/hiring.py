@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from echod.model.ids import VersionId, WorkerId, branded
-from echod.supervisor import scratch
+from echod.supervisor import quota, scratch, watch
 from echod.supervisor.events import JobEvents, LifeEvents
 from echod.supervisor.means import Means
 from echod.supervisor.worker import Worker
@@ -53,7 +53,7 @@ class Hiring:
             folder=folder,
             limit=max(round(share), 1),
             function=self._function,
-            tmp_bytes=None if means.level in {"strict", "off"} else policy.tmp_bytes,
+            looks=self._looks,
         )
         try:
             worker.start(lambda number: self._order(number, folder))
@@ -61,6 +61,16 @@ class Hiring:
             scratch.wipe(folder)
             raise
         return worker
+
+    def _looks(self, worker: Worker) -> list[watch.Look]:
+        """What no wall of this level bounds."""
+        if self._means.level == "off":
+            return []
+        function = self._function
+        looks = [watch.body(lambda: worker.pid, function.policy, f"{function.file}:{function.line}")]
+        if self._means.level != "strict":
+            looks.append(quota.room(worker.folder, function.policy.tmp_bytes))
+        return looks
 
     def _order(self, number: int, folder: Path) -> frames.Spawn:
         means = self._means

@@ -25,7 +25,7 @@ from echod.supervisor.channel import Fault
 T = TypeVar("T")
 
 # Why we killed it ourselves. "expired": our right to run its job is gone. "released": the node is going down now.
-Why = Literal["timeout", "protocol", "expired", "cancelled", "released", "startup", "base", "tmp"]
+Why = Literal["timeout", "protocol", "expired", "cancelled", "released", "startup", "base", "tmp", "memory", "threads"]
 
 
 class Phase(Enum):
@@ -169,8 +169,10 @@ def cause_of(status: int | None, *, why: Why | None, peak_bytes: int = 0, memory
             return "timeout"
         case "protocol":
             return "protocol"
-        case "tmp":
-            return "wall:tmp"
+        case "tmp" | "threads":
+            return f"wall:{why}"
+        case "memory":
+            return "memory"
         case "expired" | "base" | "cancelled" | "released":
             return "lost"
         case None:

@@ -63,8 +63,9 @@ def of(
 
 def crashed(lease: Lease, run: RunRecord, cause: str, detail: str, *, roll: float) -> Verdict:
     """The verdict of a run that ended without an answer. Charged, with an error's backoff; dead at a wall."""
-    if cause == "wall:tmp":
-        return Dead(lease.hold, run, Error(type="Blocked", message=_out_of_tmp(lease.function), cause=cause))
+    if cause.startswith("wall:"):
+        message = detail or _out_of_tmp(lease.function)
+        return Dead(lease.hold, run, Error(type="Blocked", message=message, cause=cause))
     message = detail or _sentence(cause, lease.function.policy)
     return _retry(lease, run, Error(type=_title(cause), message=message, cause=cause), None, roll)
 

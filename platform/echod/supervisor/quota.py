@@ -1,51 +1,18 @@
-"""The size of a worker's /tmp where no filesystem of its own bounds it: looked at while it works, ended past its size.
-
-A look every fifth of a second lets what is written in between through; a private /tmp (level `strict`) lets nothing.
-"""
+"""The size of a worker's /tmp where no filesystem of its own bounds it (at `strict` one does, and lets nothing by)."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-EVERY_S = 0.2
+from echod.supervisor.watch import Excess, Look
+
 BYTES_A_FILE = 4096  # what an empty one costs, so that a million of them are not free
 
 
-class Quota:
-    """Watches one folder from `wake` until it is seen that nothing runs. `over` is called once, past the limit."""
-
-    def __init__(self, folder: Path, limit_bytes: int, *, over: Callable[[], None], busy: Callable[[], bool]) -> None:
-        self._folder, self._limit_bytes = folder, limit_bytes
-        self._over, self._busy = over, busy
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._look: asyncio.Task[None] | None = None
-
-    def wake(self) -> None:
-        """Something runs. One look follows even when it is over by then: what it left counts."""
-        if self._timer is None and self._look is None:
-            self._timer = self._loop.call_later(EVERY_S, self._begin)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._look is not None:
-            self._look.cancel()
-
-    def _begin(self) -> None:
-        self._timer = None
-        self._look = self._loop.create_task(self._see())
-
-    async def _see(self) -> None:
-        used = await asyncio.to_thread(used_bytes, self._folder, self._limit_bytes)
-        self._look = None
-        if used > self._limit_bytes:
-            self._over()
-        elif self._busy():
-            self.wake()
+def room(folder: Path, limit_bytes: int) -> Look:
+    """Looks at what a folder takes."""
+    return lambda: Excess("tmp") if used_bytes(folder, limit_bytes) > limit_bytes else None
 
 
 def used_bytes(folder: Path, enough: int) -> int:

@@ -23,7 +23,7 @@ from echod.supervisor.events import Departure, JobEvents, LifeEvents
 from echod.supervisor.leases import Lease, instant
 from echod.supervisor.life import Life, Phase, Why, cause_of
 from echod.supervisor.pipe import Pipe
-from echod.supervisor.quota import Quota
+from echod.supervisor.watch import Look, Watch
 from echofn import frames
 from echofn.manifest import Function
 
@@ -49,7 +49,7 @@ class Worker:
         folder: Path,
         limit: int,
         function: Function,
-        tmp_bytes: int | None,
+        looks: Callable[[Worker], Sequence[Look]],
     ) -> None:
         self.id = worker_id
         self.life: Life[Lease] = Life(function.at_once)
@@ -65,9 +65,7 @@ class Worker:
         self._function = function
         self._deadlines = Deadlines(self.life.running, look=self._look, tell=self._tell, over=self._over)
         self._culprits: tuple[Lease, ...] = ()
-        self._quota: Quota | None = None
-        if tmp_bytes is not None:  # None: its /tmp has a size of its own
-            self._quota = Quota(folder, tmp_bytes, over=lambda: self.kill("tmp"), busy=lambda: self.life.held > 0)
+        self._watch = Watch(looks(self), over=lambda seen: self.kill(*seen), busy=lambda: self.life.held > 0)
         self._loop = asyncio.get_running_loop()
         self._number = 0
         self._pidfd = -1
@@ -201,8 +199,7 @@ class Worker:
                         lease = life.begun(frame.index)
                         lease.begun = instant()
                         self._deadlines.begin(lease)
-                        if self._quota is not None:
-                            self._quota.wake()
+                        self._watch.wake()
                         jobs.began(self, lease)
                     case frames.Output():
                         jobs.wrote(self, life.of(frame.index), frame)
@@ -328,8 +325,7 @@ class Worker:
         for wait in (*self._waits, self._given_up, self._starting):
             if wait is not None:
                 wait.cancel()
-        if self._quota is not None:
-            self._quota.close()
+        self._watch.close()
         if self._pipe is not None:
             self._pipe.close()
         if self._pidfd >= 0:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from echofn.walls.levels import LEVELS, WALLS, Level, Order, Wall, raise_walls
 from echofn.walls.openings import Openings
-from echofn.walls.process import CHANNEL, adopt_orphans, die_with_parent, keep_descriptors
+from echofn.walls.process import CHANNEL, LINE, adopt_orphans, die_with_parent, keep_descriptors
 
 __all__ = [
     "CHANNEL",
     "LEVELS",
+    "LINE",
     "WALLS",
     "Level",
     "Openings",

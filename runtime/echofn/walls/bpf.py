@@ -23,8 +23,10 @@ RETURN = 0x06
 # linux/seccomp.h
 ALLOW = 0x7FFF0000
 KILL = 0x80000000
+ASK = 0x7FC00000  # wait for the word of whoever holds the listener: seccomp_unotify(2)
 ERRNO = 0x00050000
 SET_MODE_FILTER = 1
+_NEW_LISTENER = 1 << 3
 
 # struct seccomp_data
 NUMBER = 0
@@ -82,13 +84,14 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]  # ctypes wants it so
 
 
-def load(program: Code) -> None:
-    """Filter this thread's calls, and those of all it starts, for good. Needs no-new-privs. Raises OSError."""
+def load(program: Code, *, asks: bool = False) -> int:
+    """Filter this thread's calls, and those of all it starts, for good. Needs no-new-privs. Raises OSError.
+
+    `asks`: gives the listener, a descriptor, to which calls go that the program answers with `ASK`. Else gives 0.
+    """
     steps = ctypes.create_string_buffer(program, len(program))
     head = _Program(len(program) // 8, ctypes.addressof(steps))
-    kernel.checked(
-        kernel.libc.syscall(
-            ctypes.c_long(kernel.NR["seccomp"]), ctypes.c_uint(SET_MODE_FILTER), ctypes.c_uint(0), ctypes.byref(head)
-        ),
-        "seccomp",
-    )
+    flags = ctypes.c_uint(_NEW_LISTENER if asks else 0)
+    number = ctypes.c_long(kernel.NR["seccomp"])
+    called = kernel.libc.syscall(number, ctypes.c_uint(SET_MODE_FILTER), flags, ctypes.byref(head))
+    return kernel.checked(called, "seccomp")

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from echofn.walls import kernel, landlock, namespaces, privileges, process, reach, seccomp
+from echofn.walls import gate, kernel, landlock, namespaces, privileges, process, reach, seccomp
 from echofn.walls.openings import Openings
 
 Level = Literal["off", "minimal", "standard", "strict"]
@@ -31,6 +31,7 @@ class Order(NamedTuple):
     tmp: str  # a private folder: cwd and HOME; where a private /tmp takes its place, only its mount point
     secrets: Mapping[str, str] = {}
     opened: Openings = Openings()
+    line: int | None = None  # a socket to whoever counts the processes (gate.py); closed here
 
 
 class Wall(NamedTuple):
@@ -51,11 +52,12 @@ WALLS = (
     Wall("no-new-privs", "setuid programs give nothing", "minimal"),
     Wall("capabilities", "none, for good", "minimal"),
     Wall("uid", "an unprivileged user of its own", "standard"),
-    Wall("process-count", "bounded threads and processes", "standard"),
+    Wall("thread-count", "256 threads (rlimit)", "standard"),
     Wall("files", "reads its version, the interpreter, system libraries; writes /tmp (Landlock)", "standard"),
     Wall("ports", "TCP only to the ports it opened (Landlock)", "standard"),
     Wall("signals", "reaches no process outside (Landlock scope)", "standard"),
     Wall("calls", "an allow-list of system calls (seccomp)", "standard"),
+    Wall("process-count", "no more processes at once than it opened (seccomp)", "standard"),
     Wall("private-root", "a root of its own: the host's files are not there", "strict"),
     Wall("private-tmp", "a /tmp of its own, of a fixed size", "strict"),
     Wall("private-pids", "sees no process but its own; all end with it", "strict"),
@@ -111,8 +113,15 @@ def raise_walls(order: Order, parent: int) -> tuple[str, ...]:
         up += _by_landlock(readable, tmp, opened)
         private = level == "strict"
         scoped = "signals" in up
-        seccomp.confine(opened, pid=os.getpid(), private_files=private, private_pids=private, scoped=scoped)
+        asks = opened.processes > 0 and order.line is not None
+        listener = seccomp.confine(
+            opened, pid=os.getpid(), private_files=private, private_pids=private, scoped=scoped, asks=asks
+        )
         up.append("calls")
+        if asks and order.line is not None:
+            gate.hand_over(order.line, listener)
+        if asks or not opened.processes:
+            up.append("process-count")
     return tuple(up)
 
 
@@ -120,8 +129,8 @@ def _unprivileged(is_root: bool, uid: int, order: Order, *, private: bool) -> li
     """Take a uid of one's own where that can still read the code; bound what the kernel counts by uid."""
     if not is_root or not privileges.has_capability(privileges.CAP_SETUID):
         if private and not is_root:  # the first and only one of this uid in its user namespace
-            process.count_processes(order.opened)
-            return ["process-count"]
+            process.count_threads(order.opened)
+            return ["thread-count"]
         return []
     above = () if private else (os.path.dirname(order.tmp),)
     try:
@@ -131,9 +140,9 @@ def _unprivileged(is_root: bool, uid: int, order: Order, *, private: bool) -> li
         return []  # root of a container that has no other uid
     if not private:
         os.chown(order.tmp, uid, uid)
-    process.count_processes(order.opened)
+    process.count_threads(order.opened)
     privileges.become(uid)
-    return ["uid", "process-count"]
+    return ["uid", "thread-count"]
 
 
 def _by_landlock(readable: reach.Reach, tmp: str, opened: Openings) -> list[str]:

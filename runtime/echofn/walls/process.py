@@ -12,12 +12,12 @@ from echofn.walls import kernel
 from echofn.walls.openings import MEBIBYTE, Openings
 
 CHANNEL = 3  # the one descriptor past 0, 1 and 2 that a confined process holds
+LINE = 4  # to the base while the walls go up, where they have something to hand to it
 NOFILE = 256
 PATH = "/usr/local/bin:/usr/bin:/bin"
 CPU_S = 7 * 86_400  # of a whole worker's life: its jobs have timeouts; this ends what escaped every one of them
 NPROC = 32_768  # by uid, which others may share: no bound that an honest user meets
-THREADS = 256  # the kernel counts threads and processes as one
-THREADS_BESIDE_PROCESSES = 32  # where processes are opened: few enough that `processes=` means something
+THREADS = 256
 
 
 def die_with_parent(number: int, parent: int) -> None:
@@ -49,18 +49,22 @@ def replace_environment(environment: Mapping[str, str]) -> None:
     time.tzset()  # the C library reads TZ once
 
 
-def keep_descriptors(channel: int, output: int | None) -> None:
-    """Leave 0 (null), 1 and 2 (`output`, or as they are) and the channel at `CHANNEL`; close everything else."""
-    high = [
-        fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, CHANNEL + 1) for source in (channel, output) if source is not None
-    ]
+def keep_descriptors(channel: int, output: int | None, line: int | None = None) -> None:
+    """Leave 0 (null), 1 and 2 (`output`, or as they are), the channel at `CHANNEL` and, for the walls to close, `line`
+    at `LINE`; close everything else.
+    """
+    kept = [source for source in (channel, output, line) if source is not None]
+    high = [fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, LINE + 1) for source in kept]
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
     if output is not None:
         os.dup2(high[1], 1)
         os.dup2(high[1], 2)
     os.dup2(high[0], CHANNEL, inheritable=False)
-    os.closerange(CHANNEL + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1 << 20))
+    if line is not None:
+        os.dup2(high[-1], LINE, inheritable=False)
+    first = CHANNEL + 1 if line is None else LINE + 1
+    os.closerange(first, min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1 << 20))
 
 
 def limit(opened: Openings) -> None:
@@ -78,10 +82,9 @@ def limit(opened: Openings) -> None:
     _limit(resource.RLIMIT_NPROC, NPROC)
 
 
-def count_processes(opened: Openings) -> None:
-    """Bound threads and processes together. Only for a uid that nobody else has: the kernel counts by uid."""
-    room = THREADS_BESIDE_PROCESSES + opened.processes if opened.processes else THREADS
-    _limit(resource.RLIMIT_NPROC, room)
+def count_threads(opened: Openings) -> None:
+    """Bound threads, and with them processes: the kernel counts them as one, by uid. Only for a uid of one's own."""
+    _limit(resource.RLIMIT_NPROC, THREADS + opened.processes)
 
 
 def offer_to_oom_killer() -> None:

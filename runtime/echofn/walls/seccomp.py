@@ -17,6 +17,7 @@ from echofn.walls.bpf import (
     ALLOW,
     AND,
     ARCHITECTURE,
+    ASK,
     JUMP_ANY_BIT,
     JUMP_AT_LEAST,
     JUMP_EQUAL,
@@ -65,7 +66,8 @@ PLAIN = _words("""
 """)
 CONNECTING = ("connect",)
 SERVING = ("bind", "listen", "accept", "accept4")
-STARTING = ("fork", "vfork", "execve", "execveat")
+FORKING = ("fork", "vfork")
+RUNNING = ("execve", "execveat")
 # Landlock has no say over these, and files of the same user lie outside: nothing is changed, and nobody is told.
 METADATA = ("chmod", "fchmod", "fchmodat", "utimensat", "utime", "utimes", "futimesat")
 # "Not supported" is what copying tools put up with; EPERM is not.
@@ -90,19 +92,30 @@ _PERSONALITY_QUERY = 0xFFFFFFFF
 _OWN_PID = 0x7ABBCCDD  # stands for the worker's own, so that the program can be made before it is forked
 
 
-def confine(opened: Openings, *, pid: int, private_files: bool, private_pids: bool, scoped: bool) -> None:
+def confine(
+    opened: Openings, *, pid: int, private_files: bool, private_pids: bool, scoped: bool, asks: bool = False
+) -> int:
     """Filter this process, for good. Raises OSError; ENOSYS on a machine without tables.
 
     private_files: no file of the host is in sight. private_pids: no process of the host is. scoped: the kernel keeps
-    signals inside anyway.
+    signals inside anyway. asks: a process that it starts waits for the word of whoever holds the listener, which is
+    what this gives then (`gate` is the one who does); 0 without.
     """
-    kinds = (opened.network is True, bool(opened.ports), opened.processes > 0, private_files, private_pids, scoped)
-    load(program(kernel.MACHINE, *kinds).replace(struct.pack("I", _OWN_PID), struct.pack("I", pid)))
+    kinds = (opened.network is True, bool(opened.ports), opened.processes > 0)
+    steps = program(kernel.MACHINE, *kinds, private_files, private_pids, scoped, asks)
+    return load(steps.replace(struct.pack("I", _OWN_PID), struct.pack("I", pid)), asks=asks)
 
 
 @functools.cache
 def program(
-    machine: str, any_network: bool, ports: bool, processes: bool, private_files: bool, private_pids: bool, scoped: bool
+    machine: str,
+    any_network: bool,
+    ports: bool,
+    processes: bool,
+    private_files: bool,
+    private_pids: bool,
+    scoped: bool,
+    asks: bool,
 ) -> Code:
     """The filter, with a stand-in for the pid. Raises OSError on a machine without tables."""
     numbers = NUMBERS.get(machine)
@@ -111,7 +124,7 @@ def program(
     rules = [
         *_plain(),
         *_sockets(any_network, ports),
-        *_processes(processes, private_pids, private_pids or scoped),
+        *_processes(processes, private_pids, private_pids or scoped, asks),
         *((name, [answer(ALLOW) if private_files else refuse(0)]) for name in METADATA),
         *((name, [refuse(errno.ENOTSUP)]) for name in ATTRIBUTES),
     ]
@@ -170,15 +183,15 @@ def _sockets(any_network: bool, ports: bool) -> Iterator[Rule]:
     )
 
 
-def _processes(processes: bool, private_pids: bool, kept_inside: bool) -> Iterator[Rule]:
+def _processes(processes: bool, private_pids: bool, kept_inside: bool, asks: bool) -> Iterator[Rule]:
     """Threads always; processes as far as opened, and none that could leave its group unless no host is in sight."""
     yield "clone3", [refuse(errno.ENOSYS)]
     clone = [argument(0), step(JUMP_ANY_BIT, _CLONE_NAMESPACES, 0, 1), refuse(errno.EPERM)]
+    started = answer(ASK if asks else ALLOW) if processes else refuse(errno.EPERM)
+    yield "clone", [*clone, step(JUMP_ANY_BIT, _CLONE_THREAD, 0, 1), answer(ALLOW), started]
     if processes:
-        yield "clone", [*clone, answer(ALLOW)]
-        yield from ((name, [answer(ALLOW)]) for name in STARTING + (("setsid", "setpgid") if private_pids else ()))
-    else:
-        yield "clone", [*clone, step(JUMP_ANY_BIT, _CLONE_THREAD, 0, 1), answer(ALLOW), refuse(errno.EPERM)]
+        yield from ((name, [started]) for name in FORKING)
+        yield from ((name, [answer(ALLOW)]) for name in RUNNING + (("setsid", "setpgid") if private_pids else ()))
     if processes and kept_inside:
         yield from ((name, [answer(ALLOW)]) for name in ("kill", "tkill", "tgkill"))
     else:

@@ -182,7 +182,7 @@ def _reason(name: str, missing: tuple[str, ...]) -> str:
 
 _UNCOUNTED = {
     "uid": "echod runs as an ordinary user: workers have its uid",
-    "process-count": "the kernel counts by uid, and this one is shared (or is root's, which is not counted)",
+    "thread-count": "the kernel counts by uid, and this one is shared (or is root's): the node looks every 0.2 s",
     "signals": "Landlock ABI 6 (Linux 6.12) keeps signals inside",
 }
 

@@ -1,0 +1,121 @@
+"""What a run takes that no wall of the kernel bounds by itself: looked at while it works, ended past its limit.
+
+The size of /tmp where it has no filesystem of its own, the memory of a worker and all its processes together (the
+kernel bounds each one's heap, and no shared mapping), and its threads where the kernel would count those of others too.
+A look every fifth of a second lets what comes in between through. Nothing is looked at while nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from echod.supervisor.life import Why
+from echofn import processes
+from echofn.manifest import Policy
+from echofn.walls.process import THREADS
+
+EVERY_S = 0.2
+AGAIN_S = 0.05
+
+
+class Excess(NamedTuple):
+    """What was seen past its limit, in a sentence where the cause's own does not say it."""
+
+    why: Why
+    detail: str = ""
+
+
+Look = Callable[[], Excess | None]
+
+
+class Watch:
+    """Takes the looks from `wake` until it is seen that nothing runs. `over` is called once, past a limit."""
+
+    def __init__(self, looks: Sequence[Look], *, over: Callable[[Excess], None], busy: Callable[[], bool]) -> None:
+        self._looks, self._over, self._busy = looks, over, busy
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """Something runs. One look follows even when it is over by then: what it left counts."""
+        if self._looks and self._timer is None and self._task is None:
+            self._timer = self._loop.call_later(EVERY_S, self._begin)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._task = self._loop.create_task(self._see())
+
+    async def _see(self) -> None:
+        excess = await asyncio.to_thread(self._first)
+        self._task = None
+        if excess is not None:
+            self._over(excess)
+        elif self._busy():
+            self.wake()
+
+    def _first(self) -> Excess | None:
+        return next(filter(None, (look() for look in self._looks)), None)
+
+
+class Usage(NamedTuple):
+    """Of a worker and everything below it."""
+
+    memory_bytes: int  # what is theirs alone, or shared without a file
+    threads: int
+
+
+def usage_of(pid: int) -> Usage:
+    """Nothing for a process that is gone. What a child shares with its parent between vfork and exec counts once."""
+    found = {each: fields for each in (pid, *processes.below(pid)) if (fields := _status(each)) is not None}
+    memory = threads = 0
+    for fields in found.values():
+        parent = found.get(fields["PPid"])
+        is_parents = parent is not None and all(fields[key] == parent[key] for key in ("VmSize", "RssAnon"))
+        memory += 0 if is_parents else fields["RssAnon"] + fields["RssShmem"]
+        threads += fields["Threads"]
+    return Usage(memory * 1024, threads)
+
+
+def body(pid_of: Callable[[], int | None], policy: Policy, place: str) -> Look:
+    """Looks at memory and threads. `place`: the function's file and line."""
+
+    def look() -> Excess | None:
+        pid = pid_of()
+        if pid is None or _excess(usage_of(pid), policy, place) is None:
+            return None
+        time.sleep(AGAIN_S)  # in a thread of its own. What a fork and its exec share must not count as twice as much
+        return _excess(usage_of(pid), policy, place)
+
+    return look
+
+
+def _excess(usage: Usage, policy: Policy, place: str) -> Excess | None:
+    if usage.memory_bytes > policy.memory_bytes:
+        size = policy.memory_bytes // 1024**2
+        used = f"ended with {usage.memory_bytes // 1024**2} MB in use, all its processes together"
+        return Excess("memory", f'{used}, of {size} MB. Add memory="{2 * size}MB" to @queue ({place})')
+    if usage.threads > (most := THREADS + policy.processes):
+        return Excess("threads", f"blocked by echod: {usage.threads} threads, more than {most}. It was ended")
+    return None
+
+
+def _status(pid: int) -> dict[str, int] | None:
+    """Numbers of /proc/PID/status, sizes in KiB; None for one that is gone, or has no memory any more."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    pairs = (line.split()[:2] for line in lines)
+    fields = {pair[0][:-1]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+    return fields if "RssAnon" in fields else None

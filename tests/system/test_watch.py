@@ -1,0 +1,90 @@
+"""What no wall bounds by itself is seen by the node while a run works, and ends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echofn.manifest import Policy
+from unit.runtime.driving import alive
+from unit.supervisor import rig as rigs
+from unit.supervisor.rig import Rig, function
+from valkey import Server
+
+MB = 1 << 20
+SOURCE = """
+import mmap, os, subprocess, sys, threading, time
+
+def shared(payload, ctx):
+    '''Memory that the limit of the heap does not count.'''
+    held = mmap.mmap(-1, payload["bytes"])
+    for at in range(0, payload["bytes"], 4096): held[at] = 1
+    time.sleep(payload["s"])
+    return len(held)
+
+def many(payload, ctx):
+    hold = "import sys, time; held = b'x' * int(sys.argv[1]); time.sleep(float(sys.argv[2]))"
+    words = [sys.executable, "-I", "-S", "-c", hold, str(payload["bytes"]), str(payload["s"])]
+    started = [subprocess.Popen(words) for _ in range(payload["count"])]
+    if payload["file"]: open(payload["file"], "w").write(" ".join(str(each.pid) for each in started))
+    return [each.wait() for each in started]
+
+def threads(payload, ctx):
+    threading.stack_size(65536)
+    for _ in range(payload["count"]): threading.Thread(target=time.sleep, args=(payload["s"],), daemon=True).start()
+    time.sleep(payload["s"])
+    return threading.active_count()
+"""
+
+
+@pytest.fixture
+def served(server: Server, tmp_path: Path) -> Any:
+    def serve(name: str, level: str, **policy: Any) -> Any:
+        return rigs.rig(server.address, tmp_path, SOURCE, [function(name, **policy)], level=level)
+
+    return serve
+
+
+async def end_of(node: Rig, name: str, **payload: Any) -> Any:
+    return await node.ended(name, await node.mint(name, payload), within_s=20)
+
+
+@pytest.mark.parametrize("level", ["minimal", "standard", "strict"])
+async def test_shared_memory_past_the_limit_ends_the_run(served: Any, level: str) -> None:
+    async with served("shared", level, memory_bytes=100 * MB, retries=0) as node:
+        job = await end_of(node, "shared", bytes=150 * MB, s=30)
+        assert (job.state, job.history[0].cause) == ("dead", "memory")
+        assert 'of 100 MB. Add memory="200MB" to @queue (jobs.py:1)' in job.error.message
+        assert (await end_of(node, "shared", bytes=50 * MB, s=0.5)).state == "done"
+
+
+@pytest.mark.parametrize("level", ["standard", "strict"])
+async def test_the_memory_of_all_processes_of_a_run_is_bounded_together(
+    served: Any, level: str, tmp_path: Path
+) -> None:
+    """Each has less than the limit. After the kill none of them is left."""
+    async with served("many", level, memory_bytes=200 * MB, processes=4, retries=0) as node:
+        job = await end_of(node, "many", bytes=90 * MB, s=30, count=3, file="")
+        assert (job.state, job.history[0].cause) == ("dead", "memory")
+        job = await end_of(node, "many", bytes=90 * MB, s=0.5, count=1, file="")
+        assert job.state == "done"
+
+
+async def test_none_of_a_tree_that_took_too_much_is_left(served: Any, tmp_path: Path) -> None:
+    async with served("many", "minimal", memory_bytes=200 * MB, retries=0) as node:
+        pids = tmp_path / "pids"
+        job = await end_of(node, "many", bytes=90 * MB, s=30, count=3, file=str(pids))
+        assert (job.state, job.history[0].cause) == ("dead", "memory")
+        assert [pid for pid in pids.read_text().split() if alive(int(pid))] == []
+
+
+@pytest.mark.parametrize("level", ["minimal", "standard"])
+async def test_more_threads_than_allowed_end_the_run(served: Any, level: str) -> None:
+    """Where the kernel counts threads (a uid of its own), the 257th does not start; elsewhere they are seen."""
+    async with served("threads", level, retries=0, memory_bytes=Policy().memory_bytes) as node:
+        job = await end_of(node, "threads", count=400, s=2)
+        assert job.state == "dead"
+        assert job.history[0].cause == "wall:threads" or "can't start new thread" in job.error.message
+        assert (await end_of(node, "threads", count=200, s=0.5)).state == "done"

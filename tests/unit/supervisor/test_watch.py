@@ -1,0 +1,114 @@
+"""What a run takes, looked at while it runs: /tmp, memory, threads."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from echod.supervisor.life import cause_of
+from echod.supervisor.quota import BYTES_A_FILE, room, used_bytes
+from echod.supervisor.watch import Excess, Watch, usage_of
+
+ENOUGH = 1 << 30
+
+
+def test_files_count_by_the_room_they_take_and_links_are_not_followed(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    (deep / "big").write_bytes(b"x" * 100_000)
+    (deep / "empty").touch()
+    os.symlink("/", tmp_path / "everything")
+    os.link(deep / "empty", deep / "again")
+    assert 100_000 <= used_bytes(tmp_path, ENOUGH) <= 100_000 + 12 * BYTES_A_FILE
+
+
+def test_counting_stops_when_it_is_enough(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / str(number)).touch()
+    assert used_bytes(tmp_path, 10 * BYTES_A_FILE) == 11 * BYTES_A_FILE
+    assert used_bytes(tmp_path / "gone", ENOUGH) == 0
+
+
+async def test_past_the_limit_the_worker_is_ended_once_and_one_look_follows_a_short_run(tmp_path: Path) -> None:
+    ended: asyncio.Queue[Excess] = asyncio.Queue()
+    watch = Watch([room(tmp_path, 50_000)], over=ended.put_nowait, busy=lambda: False)
+    (tmp_path / "big").write_bytes(b"x" * 100_000)
+    watch.wake()
+    watch.wake()
+    assert await asyncio.wait_for(ended.get(), 5) == Excess("tmp")
+    assert ended.empty()
+    watch.close()
+
+
+async def test_while_something_runs_it_looks_again_and_after_that_no_more(tmp_path: Path) -> None:
+    asked: list[int] = []
+    still = [True, True, False]
+    quiet = asyncio.Event()
+
+    def busy() -> bool:
+        asked.append(1)
+        if not still[len(asked) - 1]:
+            quiet.set()
+        return still[len(asked) - 1]
+
+    looks: list[int] = []
+    watch = Watch([lambda: looks.append(1)], over=lambda _: None, busy=busy)
+    watch.wake()
+    await asyncio.wait_for(quiet.wait(), 5)
+    assert len(asked) == len(looks) == 3
+    watch.close()
+
+
+def test_the_cause_is_the_wall() -> None:
+    assert cause_of(9, why="tmp") == "wall:tmp"
+    assert cause_of(9, why="threads") == "wall:threads"
+    assert cause_of(9, why="memory") == "memory"
+
+
+def test_memory_is_that_of_the_tree_and_what_a_vfork_shares_counts_once() -> None:
+    size = 64 << 20
+    hold = f"held = b'x' * {size}; print(len(held), flush=True); input()"
+    middle = f"import subprocess, sys; own = b'y' * {size}; subprocess.run([sys.executable, '-c', {hold!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", middle], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline()
+        seen = usage_of(process.pid)
+        process.stdin.write("\n")
+    assert 2 * size < seen.memory_bytes < 3 * size
+    assert seen.threads == 2
+    assert usage_of(process.pid) == (0, 0)
+
+
+def test_a_child_that_still_has_its_parents_memory_counts_nothing() -> None:
+    """As between vfork and exec: held there by a program that does not open before it is written to."""
+    size = 64 << 20
+    source = f"""
+import os, sys
+held = b'x' * {size}
+libc = __import__('ctypes').CDLL(None)
+reading, writing = os.pipe()
+if libc.syscall(56, 0x4100 | 17, 0, 0, 0, 0) == 0:  # CLONE_VM | CLONE_VFORK: the parent waits, in the same memory
+    os.write(1, b'in')
+    os.read(0, 1)
+    os._exit(0)
+"""
+    if os.uname().machine != "x86_64":
+        source = source.replace("syscall(56", "syscall(220")
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.read(2) == "in"
+        seen = usage_of(process.pid)
+        process.stdin.write("\n")
+        process.stdin.close()
+        process.wait()
+    assert size < seen.memory_bytes < 2 * size
+    assert seen.threads == 2
