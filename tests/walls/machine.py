@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unit.runtime.driving import Base
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
 RUNTIME = Path(__file__).resolve().parents[2] / "runtime"
+LONE = Path(__file__).with_name("lone.py").read_text()
+# Started from a terminal, with its output elsewhere.
+TERMINAL = (
+    *("python3", "-c"),
+    """
+import os, pty, sys
+out = os.dup(1)
+pid, _ = pty.fork()
+if pid == 0:
+    os.dup2(out, 1), os.dup2(out, 2)
+    os.execvp(sys.argv[1], sys.argv[1:])
+os.waitpid(pid, 0)
+""",
+)
+# Throw-away namespaces: what an unconfined attack breaks in there is nobody's.
+BOX = (
+    *("unshare", "--mount", "--pid", "--ipc", "--net", "--uts", "--fork", "--kill-child", "--mount-proc"),
+    *(("--propagation", "private") if IS_ROOT else ()),
+)
 
 
 class Who(NamedTuple):
@@ -78,28 +98,35 @@ class Arena:
 
     def __init__(self, folder: Path, owner: int | None) -> None:
         self.folder = folder
-        self._turn = open(Path(tempfile.gettempdir()) / "echod-walls.lock", "w")  # noqa: SIM115 # until close
-        fcntl.flock(self._turn, fcntl.LOCK_EX)  # the port below is one for all test processes
         (folder / "sibling").mkdir()
         (folder / "sibling/handler.py").write_text("SECRET = 1\n")
         self.canary = folder / "canary_own"
         self.canary.write_text("x")
         self._bus = socket.socket(socket.AF_UNIX)
         self._bus.bind(str(folder / "bus.sock"))
-        self._tcp = socket.create_server(("127.0.0.1", 16399))  # the port that the handlers know
+        self._abstract = socket.socket(socket.AF_UNIX)
+        self._abstract.bind(f"\0echod-test-{os.getpid()}")
+        self._tcp = socket.create_server(("127.0.0.1", 0))
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o666)
             if owner is not None:
                 os.chown(path, owner, owner)
         os.utime(self.canary, (0, 0))
-        for listener in (self._bus, self._tcp):
+        self._listeners = (self._bus, self._abstract, self._tcp)
+        for listener in self._listeners:
             listener.listen()
             listener.setblocking(False)
+
+    def aimed(self, source: str) -> str:
+        """A handler's source with what it tries to reach put in."""
+        port = str(self._tcp.getsockname()[1])
+        named = source.replace("@ARENA@", str(self.folder)).replace("16399", port)
+        return named.replace("echod-test-bus", f"echod-test-{os.getpid()}")
 
     def was_reached(self) -> bool:
         """Whether anybody has connected to the bus since the last time."""
         reached = False
-        for listener in (self._bus, self._tcp):
+        for listener in self._listeners:
             with contextlib.suppress(BlockingIOError):
                 listener.accept()[0].close()
                 reached = True
@@ -110,6 +137,40 @@ class Arena:
         return (seen.st_mode & 0o777, seen.st_mtime) == (0o666, 0) and self.canary.read_text() == "x"
 
     def close(self) -> None:
-        self._bus.close()
-        self._tcp.close()
-        self._turn.close()
+        for listener in self._listeners:
+            listener.close()
+
+
+def alone(
+    who: Who,
+    folder: Path,
+    source: str,
+    level: str,
+    *without: str,
+    opened: Mapping[str, Any] | None = None,
+    before: tuple[str, ...] = (),
+) -> str:
+    """What one handler says behind the walls of a level but those left out; `before`: how its process is started."""
+    root, tmp = folder / "code", folder / "tmp"
+    for each in (root, tmp):
+        each.mkdir(exist_ok=True)
+        if who.user is not None:
+            os.chown(each, who.user, who.user)
+    (root / "m.py").write_text(source)
+    told = {"level": level, "root": str(root), "tmp": str(tmp), "file": "m.py", "without": without}
+    spec = json.dumps({**told, "opened": dict(opened or {})})
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PLANTED": "x", "TMPDIR": str(tmp)}
+    environment |= {"LD_LIBRARY_PATH": who.libraries} if who.libraries else {}
+    identity: dict[str, Any] = {} if who.user is None else {"user": who.user, "group": who.user, "extra_groups": []}
+    ran = subprocess.run(
+        [*before, who.python, "-B", "-c", LONE, spec],
+        **identity,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return ran.stdout

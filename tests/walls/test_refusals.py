@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from echofn.manifest import Policy
 from unit.runtime.driving import Base
+from walls.machine import IS_ROOT
 
 WALLED = ["standard", "strict"]
 
@@ -119,3 +125,31 @@ def test_network_true_opens_all_but_unix_sockets(base: Base, level: str, port: i
 
 def test_breakpoint_fails_at_once_and_names_what_works(base: Base) -> None:
     assert "echod run" in base.serve("def f(): breakpoint()", level="standard").one().fault.message
+
+
+def resolved(level: str, ports: list[int], act: str) -> dict[str, Any]:
+    """What ACT gives where names are answered over TCP alone, with these ports open."""
+    script = str(Path(__file__).with_name("resolving.py"))
+    box = ["unshare", "--mount", "--net", *([] if IS_ROOT else ["--user", "--map-root-user"])]
+    ran = subprocess.run(
+        [*box, sys.executable, script, json.dumps(ports), level, act],
+        stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=60, check=True,
+    )  # fmt: skip
+    said: dict[str, Any] = json.loads(ran.stdout)
+    return said
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_where_ports_are_listed_names_are_resolved_over_tcp(level: str) -> None:
+    """Asked by the C library itself, through /etc/resolv.conf, of a resolver at port 53 that has no UDP."""
+    said = resolved(level, [8443], "socket.create_connection(('shop.example', 8443), 5).getpeername()")
+    assert (said["outcome"], said["said"]) == ("done", ["127.0.0.1", 8443])
+    assert any("shop" in question for question in said["asked"])
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_a_name_that_is_not_there_is_the_resolvers_word_and_no_refusal(level: str) -> None:
+    said = resolved(level, [8443], "socket.create_connection(('nowhere.example', 8443), 5)")
+    assert said["outcome"] == "retry"
+    assert "Name or service not known" in said["said"]
+    assert said["asked"]

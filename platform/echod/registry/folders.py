@@ -28,12 +28,13 @@ def write(versions: Path, version: VersionId, archive: Archive) -> Path:
     versions.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=versions))
     try:
-        fresh.chmod(0o755)
         (fresh / archive.package).mkdir()
         for file in archive.files:
             path = fresh / archive.package / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.data)
+        for path in (fresh, *fresh.rglob("*")):  # whatever our umask: a worker may have another uid than we
+            path.chmod(0o755 if path.is_dir() else 0o644)
         _place(fresh, root, version)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -8,6 +8,7 @@ next one down is tried.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import resource
 import shutil
@@ -23,9 +24,11 @@ from typing import Any, NamedTuple, NoReturn, cast
 from echofn.walls import kernel
 from echofn.walls.levels import LEVELS, WALLS, Level, Order, raise_walls
 from echofn.walls.namespaces import NEWUSER
+from echofn.walls.openings import Openings
 
 LIMIT_S = 30.0
 _ESCAPED = "a self-test escaped"
+_TOO_MUCH = Openings().memory_bytes + mmap.PAGESIZE  # asked for, never touched
 WEAKER = "uid: the code or the interpreter lies where only root may enter: workers stay uid 0, without capabilities"
 
 
@@ -76,11 +79,12 @@ def main(most: str, folder: str) -> None:
 def _tried(level: Level, folder: str) -> tuple[list[str], str | None]:
     """The walls of a throw-away worker, and why this level will not do (None: it does)."""
     place = tempfile.mkdtemp(prefix=".trial-", dir=folder)
+    umask = os.umask(0o022)  # as code is written
     try:
         os.chmod(place, 0o755)
         root, tmp = os.path.join(place, "code"), os.path.join(place, "tmp")
         for each in (root, tmp):
-            os.mkdir(each, 0o755)
+            os.mkdir(each)
         with open(os.path.join(root, "own.py"), "w") as file:
             file.write("own = 1\n")
         reading, writing = os.pipe()
@@ -97,6 +101,7 @@ def _tried(level: Level, folder: str) -> tuple[list[str], str | None]:
         walls, why = json.loads(said)
         return walls, why
     finally:
+        os.umask(umask)
         shutil.rmtree(place, ignore_errors=True)
 
 
@@ -145,6 +150,7 @@ def _escapes(level: Level, root: str, parent: int) -> dict[str, Callable[[], obj
     found: dict[str, Callable[[], object]] = {}
     if level != "off":
         found["raise a limit"] = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files + 1, files + 1))
+        found["have more memory than it may"] = lambda: mmap.mmap(-1, _TOO_MUCH, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         found["mount"] = lambda: kernel.checked(kernel.libc.mount(b"none", b"/tmp", b"tmpfs", 0, None), "mount")
     if level in {"standard", "strict"}:
         found |= {

@@ -52,3 +52,13 @@ def test_only_old_folders_beyond_the_newest_are_removed(tmp_path: Path) -> None:
     os.utime(left, (0, 0))
     prune(tmp_path, {names[-1]})
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*names[:KEPT], names[-1]])
+
+
+def test_whatever_our_umask_a_worker_of_another_user_can_read_it(tmp_path: Path) -> None:
+    umask = os.umask(0o077)
+    try:
+        root = write(tmp_path / "versions", VERSION, ARCHIVE)
+    finally:
+        os.umask(umask)
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in (root, *root.rglob("*"))}
+    assert modes == {(True, 0o755), (False, 0o644)}
