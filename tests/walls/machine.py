@@ -112,6 +112,7 @@ class Arena:
             if owner is not None:
                 os.chown(path, owner, owner)
         os.utime(self.canary, (0, 0))
+        self.left = Path(f"/dev/shm/echod-left-{os.getpid()}")
         self._listeners = (self._bus, self._abstract, self._tcp)
         for listener in self._listeners:
             listener.listen()
@@ -121,7 +122,7 @@ class Arena:
         """A handler's source with what it tries to reach put in."""
         port = str(self._tcp.getsockname()[1])
         named = source.replace("@ARENA@", str(self.folder)).replace("16399", port)
-        return named.replace("echod-test-bus", f"echod-test-{os.getpid()}")
+        return named.replace("echod-test-bus", f"echod-test-{os.getpid()}").replace("/dev/shm/left", str(self.left))
 
     def was_reached(self) -> bool:
         """Whether anybody has connected to the bus since the last time."""
@@ -139,6 +140,7 @@ class Arena:
     def close(self) -> None:
         for listener in self._listeners:
             listener.close()
+        self.left.unlink(missing_ok=True)
 
 
 def alone(
