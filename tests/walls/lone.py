@@ -8,6 +8,7 @@ import json
 import os
 import runpy
 import select
+import signal
 import socket
 import sys
 import time
@@ -100,6 +101,8 @@ if pid == 0:
         print(runpy.run_path(source)["handler"](), flush=True)
     except BaseException as error:
         print(type(error).__name__, error, flush=True)
+    if without == {"all"}:
+        os.kill(parent, signal.SIGCONT)  # ptrace(2) may have left it stopped
     os._exit(0)
 theirs.close()
 if counted:
