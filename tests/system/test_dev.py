@@ -276,6 +276,38 @@ def test_start_without_a_folder_serves_what_is_deployed(node: Start) -> None:
     assert start.call("m.f") == 2
 
 
+def test_a_schedule_registered_at_run_time_survives_deploys_and_keeps_its_name(node: Start) -> None:
+    start = node({"m.py": code(1)}).start("start", folder=False, ready=False, ECHOD_TOKEN=TOKEN)
+    until(lambda: start.is_up(ready=False))
+    assert start.cli("deploy", str(start.folder)).returncode == 0
+    added = start.cli("schedules", "add", "m.f", "--every", "1s", "--name", "often", "--missed", "skip")
+    assert (added.returncode, added.stdout.split()[0]) == (0, "m.f/often"), added.stderr
+    refused = start.cli("schedules", "add", "m.f", "--cron", "0 0 30 2 *", "--name", "never")
+    assert refused.returncode == 2
+    assert "$.cron" in refused.stderr
+
+    def runs() -> int:
+        return len([job for job in start.get("/jobs?function=m.f&limit=200")["jobs"] if job["occurrence"]])
+
+    until(lambda: runs() > 1)
+    start.save("m.py", code(2))
+    assert start.cli("deploy", str(start.folder)).returncode == 0
+    before = runs()
+    until(lambda: runs() > before)
+    start.save("m.py", "from echofn import every, queue\n\n@every('1h', name='often')\n@queue\ndef f(payload): ...\n")
+    refused = start.cli("deploy", str(start.folder))
+    assert refused.returncode == 2
+    assert "m.py:3: m.f/often is registered at run time" in refused.stderr
+    start.save("m.py", "from echofn import queue\n\n@queue\ndef g(payload): ...\n")
+    assert start.cli("deploy", str(start.folder)).returncode == 0
+    until(lambda: "not in the version" in str(start.get("/schedules")["schedules"][0]["error"]))
+    assert "run time" in start.cli("schedules").stdout
+    assert start.cli("schedules", "run", "m.f/often").returncode == 2
+    assert start.cli("schedules", "remove", "m.f/often").stdout == "m.f/often removed\n"
+    assert start.get("/schedules")["schedules"] == []
+    assert start.cli("schedules", "remove", "m.f/often").returncode == 2
+
+
 def test_roles_alone_meet_on_the_bus(node: Start, tmp_path: Path) -> None:
     owner = node({"m.py": code(1)}).start("start", ECHOD_TOKEN=TOKEN)
     bus = run("bus", "--state", str(owner.state)).stdout.strip()

@@ -20,7 +20,7 @@ from echod.deploy.snapshot import Snapshot, snapshot_of
 from echod.errors import Refused
 from echod.registry.archive import Archive, decompressed, opened, pieces_of
 from echod.registry.registry import Registry, Said
-from echofn.manifest import LoadError, Manifest
+from echofn.manifest import CronTrigger, EveryTrigger, LoadError, Manifest
 
 _log = log.get("deploy")
 _encode = msgspec.msgpack.Encoder().encode
@@ -67,6 +67,7 @@ class Publisher:
         manifest = await self.describe(snapshot, again=True)
         if manifest.errors:
             raise Refused("nothing was deployed: " + "; ".join(place_of(error) for error in manifest.errors))
+        await self._check_schedules(manifest)
         active = await self.publish(snapshot, manifest)
         _log.info("version.deployed", version=active.version, generation=active.generation)
         return {
@@ -75,6 +76,19 @@ class Publisher:
             "functions": [function.name for function in manifest.functions],
             "errors": [],
         }
+
+    async def _check_schedules(self, manifest: Manifest) -> None:
+        """Refuse code that would have a schedule of a name that was registered at run time: that one stays."""
+        registered = {(row.queue, row.name) for row in await self._bus.recurrences() if row.is_own}
+        clashes = [
+            f"{function.file}:{trigger.line}: {function.name}/{trigger.name} is registered at run time already"
+            for function in manifest.functions
+            for trigger in function.triggers
+            if isinstance(trigger, CronTrigger | EveryTrigger) and (function.name, trigger.name) in registered
+        ]
+        if clashes:
+            told = "; ".join(clashes)
+            raise Refused(f"nothing was deployed: {told}; remove that one, or give one of them another name=")
 
     async def previous(self, package: str) -> tuple[Snapshot, Manifest] | None:
         """The bus's active version, when it is one of this package: what was good before a restart."""
