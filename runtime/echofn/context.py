@@ -216,9 +216,10 @@ class Context(_Parametrised[StateT]):
         return self._run.is_asked()
 
     @property
-    def state(self) -> Any:
+    def state(self) -> StateT:
         """What the module's @lifespan yielded: `ctx.state.http`, or the object itself where that is no mapping."""
-        return self._session.state
+        state: StateT = self._session.state
+        return state
 
     # ---- not in this version ----
 

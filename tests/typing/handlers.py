@@ -1,13 +1,14 @@
 """Handlers as authors write them, and what a type checker must say of them: nothing, but on the lines marked so."""
 # pyright: strict, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypedDict, assert_type
 
 import msgspec
 
-from echofn import Backoff, Cancel, Context, Fail, Request, Retry, Snooze, cron, every, hmac, queue, webhook
+from echofn import Backoff, Cancel, Context, Fail, Request, Retry, Snooze, cron, every, hmac, lifespan, queue, webhook
 
 
 class Invoice(msgspec.Struct):
@@ -102,6 +103,21 @@ async def call_async(ctx: Context[State]) -> None:
     await both({"sku": 1}, ctx)  # error: a sku is text
 
 
+@lifespan
+async def clients() -> AsyncIterator[dict[str, Client]]:
+    yield {"http": Client()}
+
+
+@lifespan(startup_timeout="1m")
+def sync_clients() -> Iterator[dict[str, Client]]:
+    yield {"http": Client()}
+
+
+@lifespan  # error: it has to yield
+def no_clients() -> dict[str, Client]:
+    return {}
+
+
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 queue(retrys=1)  # error: no such option
@@ -114,6 +130,7 @@ queue(backoff=Backoff("cubic"))  # error: no such kind
 queue(fail_on=ValueError)
 queue(fail_on="ValueError")  # error: classes
 queue(fail_on=[ValueError()])  # error: classes, not objects
+queue(redact=["card.number"], per_worker=5, processes=1)
 queue(env=["staging", "prod"], payload=Invoice(1), enabled=True)
 queue(enabled="no")  # error: True or False
 queue("tenant")  # error: options have names
@@ -121,6 +138,7 @@ cron("0 6 * * *", zone="UTC")  # error: no such option
 cron("0 6 * * *", env=1)  # error: a name
 cron()  # error: which rule?
 every(b"20s")  # error: no such period
+lifespan(startup_timeout=b"1m")  # error: a duration
 every("20s", anchor=datetime(2026, 1, 1, tzinfo=UTC), name="tick")
 webhook("/hooks/x")  # error: how is it verified?
 webhook("/hooks/x", verify="githib")  # error: no such sender
@@ -144,6 +162,8 @@ def fields(ctx: Context) -> None:
     assert_type(ctx.env, str)
     assert_type(ctx.state, Any)
     ctx.log.info("%s", ctx.state.anything)
+    assert_type(ctx.cancelled, bool)
+    ctx.extend("5m")
     ctx.progress(0.5, "half")
     ctx.progress("half")  # error: a number
     ctx.attempt = 2  # error: told, not set

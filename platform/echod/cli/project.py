@@ -14,16 +14,23 @@ from echod.config import Config
 from echod.errors import Refused
 
 TEMPLATE = {
-    "functions/hello.py": '''"""A first function: called over HTTP, by `echod invoke`, or from the page."""
+    "functions/hello.py": '''"""A first function, called over HTTP, by `echod invoke`, or from its page."""
+
+from dataclasses import dataclass
 
 from echofn import Context, queue
 
 
-@queue(retries=3, timeout="10s")
-def greet(payload: dict, ctx: Context) -> dict:
+@dataclass
+class Person:
+    name: str = "world"
+
+
+@queue(retries=3, timeout="10s", payload=Person())
+def greet(payload: Person, ctx: Context) -> dict[str, str | int]:
     """Say hello to somebody."""
-    ctx.log.info("greeting %s", payload.get("name"))
-    return {"hello": payload.get("name", "world"), "attempt": ctx.attempt}
+    ctx.log.info("greeting %s", payload.name)
+    return {"hello": payload.name, "attempt": ctx.attempt}
 ''',
     "functions/pulse.py": '''"""A first schedule: a fresh job every 20 seconds. `@cron("0 6 * * mon")` works alike."""
 
@@ -45,7 +52,7 @@ __all__ = ["bus"]  # a pytest fixture: importing it is all there is to do
 
 def test_greet_says_hello() -> None:
     ctx = fake_context()
-    assert hello.greet({"name": "Ada"}, ctx) == {"hello": "Ada", "attempt": 1}
+    assert hello.greet(hello.Person("Ada"), ctx) == {"hello": "Ada", "attempt": 1}
     assert ctx.lines == ["greeting Ada"]
 
 
