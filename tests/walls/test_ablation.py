@@ -143,7 +143,6 @@ CASES = [
             "52_x32_and_int80_syscalls",
         )
     ),
-    Case("calls", "standard", "06_fork_bomb", "user"),
     Case("calls", "strict", "17_unshare_userns"),
     Case("calls", "strict", "44_personality_aslr"),
     Case("private-root", "strict", "49_stat_and_metadata_outside"),
