@@ -44,7 +44,7 @@ class Door(Protocol):
     async def cancel(self, id: str, function: str | None) -> bool: ...
     async def repeat(self, wanted: Repeat) -> Schedule: ...
     async def schedules(self, name: str) -> list[str]: ...
-    async def cancel_repeat(self, id: str) -> bool: ...
+    async def cancel_repeat(self, id: str) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -234,7 +234,9 @@ class AsyncClient:
         found = await self._door.schedules(name)
         if len(found) > 1:
             raise Refused(f"expected one schedule called {name!r}, got {', '.join(found)}; name one by its id")
-        return await self._door.cancel_repeat(found[0]) if found else False
+        for id in found:
+            await self._door.cancel_repeat(id)
+        return bool(found)
 
     def _job(self, ticket: Ticket, result_type: Any) -> AsyncJob[Any]:
         job: AsyncJob[Any] = AsyncJob(self._door, ticket.id, ticket.function, result_type)

@@ -15,6 +15,7 @@ import socket
 import tempfile
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -122,10 +123,11 @@ class BusDoor:
         named = [(row.name, f"{row.queue}/{row.name}") for row in rows if row.is_own]
         return [id for own, id in named if name in (own, id)]
 
-    async def cancel_repeat(self, id: str) -> bool:
+    async def cancel_repeat(self, id: str) -> None:
         bus = await self._open()
         rows = [row for row in await self._kept_asking(bus.recurrences) if f"{row.queue}/{row.name}" == id]
-        return bool(rows) and await self._kept_asking(lambda: schedules.remove(bus, rows[0]))
+        for row in rows:
+            await self._kept_asking(partial(schedules.remove, bus, row))
 
     async def _open(self) -> Bus:
         """The bus, connected; asked for again while it is away and there is patience left."""

@@ -102,12 +102,10 @@ class HttpDoor:
         found = msgspec.json.decode((await self._sure("GET", "/schedules")).body)["schedules"]
         return [each["id"] for each in found if each["origin"] == "runtime" and name in (each["name"], each["id"])]
 
-    async def cancel_repeat(self, id: str) -> bool:
+    async def cancel_repeat(self, id: str) -> None:
         reply = await self._answered("DELETE", f"/schedules/{quote(id, safe='')}")
-        if reply.status == 404:
-            return False
-        self._taken(reply)
-        return True
+        if reply.status != 404:  # gone: an answer before this one was lost, or somebody else's call came first
+            self._taken(reply)
 
     async def _sure(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
         """An answer that is no refusal. Raises what a problem says."""

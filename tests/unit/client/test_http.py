@@ -175,6 +175,19 @@ def test_a_refusal_is_an_error_of_its_kind_and_asked_for_once(
     assert len(server.requests) == 1
 
 
+def test_a_schedule_whose_removal_was_not_heard_of_is_removed(server: Server) -> None:
+    listed = [
+        {"id": "f.f/nightly", "name": "nightly", "origin": "runtime"},
+        {"id": "f.f/x", "name": "x", "origin": "code"},
+    ]
+    server.answers = [answer(200, {"schedules": listed}), Cut(b""), problem(404, "unknown-schedule")]
+    with echod.Client(server.url) as client:
+        assert client.cancel_repeat("nightly") is True
+        server.answers = [answer(200, {"schedules": listed})]
+        assert client.cancel_repeat("x") is False  # code's is not the client's to remove
+    assert [request[:20] for _, request in server.requests][1:3] == [b"DELETE /schedules/f."] * 2
+
+
 def test_wishes_go_as_headers_and_the_payload_as_msgpack(server: Server) -> None:
     with echod.Client(server.url + "/behind/a/proxy/", "tok") as client:
         client.enqueue("f g/ü", {"a": b"\x00"}, lane="läne", delay="5m", unique="u", priority=-3, key="mine")
