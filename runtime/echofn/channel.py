@@ -13,7 +13,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from echofn.frames import HEADER, MAX_FRAME_BYTES, Cancel, Job, Stop, decode_to_worker
+from echofn.frames import (
+    HEADER,
+    MAX_FRAME_BYTES,
+    Cancel,
+    Job,
+    Run,
+    Skipped,
+    Stop,
+    Withdraw,
+    decode_to_worker,
+    framed,
+)
 
 
 class Channel:
@@ -86,7 +97,6 @@ class Inbox:
         self._channel = channel
         self._lock = threading.Lock()
         self._handed = 0
-        self._cancelled: set[int] = set()
         self._ahead_ms = 0.0  # the bus's clock minus our monotonic one
 
     @property
@@ -107,30 +117,35 @@ class Inbox:
             finally:
                 self._lock.release()
 
-    def take(self) -> tuple[int, Job, bool]:
-        """The next job, and whether it is to end before it begins."""
-        index, job = self.waiting.popleft()
-        if not self._cancelled:
-            return index, job, False
-        is_cancelled = index in self._cancelled
-        self._cancelled.discard(index)
-        return index, job, is_cancelled
+    def take(self) -> tuple[int, Job] | None:
+        """The next job, which is begun then; None where there is none, or none is to begin."""
+        with self._lock:
+            return self.waiting.popleft() if self.waiting and not self.stopping else None
 
     def _take_in(self, wait: bool) -> None:
         while (body := self._channel.receive(wait=wait)) is not None:
             wait = False
-            message = decode_to_worker(body)
-            if isinstance(message, Stop):
-                self.stopping = True
-            elif isinstance(message, Cancel):
-                if self.waiting and message.index >= self.waiting[0][0]:
-                    self._cancelled.add(message.index)
-                else:
-                    self.on_cancel(message.index)
-            else:
-                self._ahead_ms = message.now_ms - time.monotonic() * 1000
-                self.waiting.extend(enumerate(message.jobs, self._handed))
-                self._handed += len(message.jobs)
+            match decode_to_worker(body):
+                case Run(jobs=jobs, now_ms=now_ms):
+                    self._ahead_ms = now_ms - time.monotonic() * 1000
+                    self.waiting.extend(enumerate(jobs, self._handed))
+                    self._handed += len(jobs)
+                case Stop():
+                    self.stopping = True
+                case Cancel(index=index):
+                    if not self._skip(index):
+                        self.on_cancel(index)
+                case Withdraw(index=index):
+                    self._skip(index)
+
+    def _skip(self, index: int) -> bool:
+        """Forget a job that has not begun. False: it has."""
+        for place, (each, _) in enumerate(self.waiting):
+            if each == index:
+                del self.waiting[place]
+                self._channel.send(framed(Skipped(index)))
+                return True
+        return False
 
 
 def _nobody(_index: int) -> None:

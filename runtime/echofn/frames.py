@@ -7,7 +7,8 @@ belongs to the channel it came on and is matched by position (`index`: how many 
 before), never by an id inside.
 
 Order on a worker's channel: `Imported` where the module has a lifespan, then `Ready`, or `Failed`, once; then, for
-each job in the order in which they were handed over, `Begun(index)` and one `Ended(index, …)`. A sync worker ends a
+each job in the order in which they were handed over, `Begun(index)` and one `Ended(index, …)`, or, where that was
+asked for, `Skipped(index)`. A sync worker ends a
 job before it begins the next; an async one has at most `per_worker` begun and not ended, and ends them in any order.
 `Begun` of a next job rides in the same write as the `Ended` that made room for it, so a batch costs one write a job.
 `Output`, `Progress`, `Extend` and `Listens` may come at any time between a job's `Begun` and its `Ended`. Times in a
@@ -118,12 +119,18 @@ class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel", array_like=True):
-    """End this run: what has begun is told, what has not never begins. The kill follows after the grace."""
+    """End this run: what has begun is told, what has not is skipped. The kill follows after the grace."""
 
     index: int
 
 
-ToWorker = Run | Stop | Cancel
+class Withdraw(msgspec.Struct, frozen=True, tag="withdraw", array_like=True):
+    """Skip this job if it has not begun."""
+
+    index: int
+
+
+ToWorker = Run | Stop | Cancel | Withdraw
 
 
 # ---- worker -> supervisor -----------------------------------------------------------------------------------------
@@ -148,6 +155,12 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun", array_like=True):
+    index: int
+
+
+class Skipped(msgspec.Struct, frozen=True, tag="skipped", array_like=True):
+    """This job will not begin, as was asked."""
+
     index: int
 
 
@@ -219,7 +232,7 @@ class Listens(msgspec.Struct, frozen=True, tag="listens", array_like=True):
     index: int
 
 
-FromWorker = Imported | Ready | Failed | Begun | Ended | Output | Progress | Extend | Listens
+FromWorker = Imported | Ready | Failed | Begun | Skipped | Ended | Output | Progress | Extend | Listens
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_base = msgspec.msgpack.Decoder(ToBase).decode

@@ -146,11 +146,6 @@ class Run:
         """The answer of a run that was attended."""
         return self._ended(self._told or {"outcome": "retry"})
 
-    def skip(self) -> Ended:
-        """The answer of a run that was to end before it began."""
-        self.saw = True
-        return self._ended({"outcome": "cancelled", "reason": "stopped before it began"})
-
     def _outcome(self, within: contextvars.Context) -> dict[str, Any]:
         """Payload in, call, result out. Raises what the handler raises."""
         payload, unfit = within.run(self._payload)

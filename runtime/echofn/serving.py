@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from echofn import processes
 from echofn.channel import Inbox
 from echofn.faults import message_of, raw, type_of
-from echofn.frames import Begun, Listens, framed
+from echofn.frames import Begun, Job, Listens, framed
 from echofn.run import Run, disarm
 
 if TYPE_CHECKING:
@@ -61,21 +61,21 @@ class OneByOne:
 
     def serve(self) -> None:
         """Run jobs until told to stop."""
-        inbox = self._inbox
+        inbox, taken = self._inbox, None
         while True:
-            while not inbox.waiting and not inbox.stopping:
-                inbox.listen(wait=True)
-            if inbox.stopping:
-                return
-            self._session.send(framed(Begun(inbox.waiting[0][0])))
-            while self._run():
-                pass
+            while taken is None:
+                if inbox.stopping:
+                    return
+                if (taken := inbox.take()) is None:
+                    inbox.listen(wait=True)
+                else:
+                    self._session.send(framed(Begun(taken[0])))
+            taken = self._run(*taken)
 
-    def _run(self) -> bool:
-        """One run and its answer. True when the next job's Begun went out in the same write."""
-        index, job, is_cancelled = self._inbox.take()
+    def _run(self, index: int, job: Job) -> tuple[int, Job] | None:
+        """One run and its answer. Gives the next job where its Begun went out in the same write."""
         self._current = run = Run(self._session, index, job, self._inbox.now_ms)
-        ended = run.skip() if is_cancelled else run.go()
+        ended = run.go()
         if self._litter.is_child():
             os._exit(0)
         is_left = self._litter.is_left()
@@ -86,11 +86,9 @@ class OneByOne:
             os._exit(0)
         if self._inbox.waiting:
             self._inbox.listen(wait=False)
-            if not self._inbox.stopping:
-                self._session.send(framed(ended) + framed(Begun(self._inbox.waiting[0][0])))
-                return True
-        self._session.send(framed(ended))
-        return False
+        following = self._inbox.take()
+        self._session.send(framed(ended) if following is None else framed(ended) + framed(Begun(following[0])))
+        return following
 
     def _told(self, index: int) -> None:
         if self._current is not None and self._current.index == index:
@@ -141,22 +139,18 @@ class SideBySide:
 
     def _begin(self, data: bytes) -> None:
         """Begin what there is room for; `data` goes out before, in the same write."""
-        inbox, fresh = self._inbox, list[Run]()
-        while inbox.waiting and not inbox.stopping and len(self._runs) + len(fresh) < self._at_once:
-            index, job, is_cancelled = inbox.take()
-            run = Run(self._session, index, job, inbox.now_ms)
+        fresh: list[Run] = []
+        while len(self._runs) + len(fresh) < self._at_once and (taken := self._inbox.take()) is not None:
+            index, job = taken
+            fresh.append(Run(self._session, index, job, self._inbox.now_ms))
             data += framed(Begun(index))
-            if is_cancelled:
-                data += framed(run.skip())
-            else:
-                fresh.append(run)
         if data:
             self._session.send(data)
         for run in fresh:
             task = self._loop.create_task(run.attend(), context=run.within)
             self._runs[run.index] = (run, task)
             task.add_done_callback(partial(self._done, run), context=self._session.context)
-        if inbox.stopping and not self._runs:
+        if self._inbox.stopping and not self._runs:
             self._loop.stop()
 
     def _done(self, run: Run, task: asyncio.Task[None]) -> None:

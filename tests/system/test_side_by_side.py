@@ -180,6 +180,30 @@ async def test_a_lie_among_several_charges_only_the_liar(make: Make) -> None:
         assert {(job.state, job.failures) for job in await node.all_ended("act", others)} == {("done", 0)}
 
 
+async def test_what_waits_behind_slow_runs_is_run_by_others_and_the_worker_goes_on(make: Make) -> None:
+    async with make(act(per_worker=3, workers_max=2)) as node:
+        await node.all_ended("act", await node.mint_many("act", [{"do": "sleep", "s": 0}] * 40))
+        slow = await node.mint_many("act", [{"do": "sleep", "s": 3.0}] * 3 + [{"do": "sleep", "s": 1.0}])
+        quick = await node.mint_many("act", [{"do": "sleep", "s": 0}] * 60)
+        started = time.monotonic()
+        jobs = await node.all_ended("act", quick)
+        assert time.monotonic() - started < 2.5
+        assert {(job.state, job.failures) for job in jobs} == {("done", 0)}
+        assert {(job.state, job.attempts <= 2) for job in await node.all_ended("act", slow)} == {("done", True)}
+        assert node.workers("act")["cold_starts"] <= 2  # none was retired for being slow
+
+
+async def test_a_job_that_is_cancelled_in_a_workers_hands_never_begins(make: Make, tmp_path: Path) -> None:
+    async with make(act(per_worker=1, grace_ms=20_000)) as node:
+        await node.all_ended("act", await node.mint_many("act", [{"do": "sleep", "s": 0}] * 40))
+        first, second = await node.mint_many("act", [{"do": "sleep", "s": 0.6}, {"do": "abort"}])
+        await all_run(node, 1)
+        await node.outside.cancel("jobs.act", second)
+        job = await node.ended("act", second)
+        assert (job.state, job.failures, job.history) == ("cancelled", 0, ())
+        assert (await node.ended("act", first)).state == "done"
+
+
 # ---- timeouts -------------------------------------------------------------------------------------------------------
 
 

@@ -46,14 +46,15 @@ def granted(job: Claimed, now_ms: int, sent: float) -> float:
 class Lease:
     """A claimed job in our hands. `settling`: its verdict is known, nothing may change it any more.
 
-    `index`, `deadline`, `extensions`, `told` and `listens` are its worker's: where it stands there, when to do
-    something about it (on the loop's clock), how often it asked for more time, why it was asked to end, whether it
-    hears that.
+    `index`, `deadline`, `extensions`, `told`, `listens` and `withdrawn` are its worker's: where it stands there, when
+    to do something about it (on the loop's clock), how often it asked for more time, why it was asked to end, whether
+    it hears that, whether it was asked back before it began.
     """
 
     __slots__ = (
         "begun", "cancelling", "deadline", "extensions", "first_child", "function", "granted", "hold", "index", "job",
-        "listens", "lost", "marked", "output_bytes", "progress_count", "settling", "told", "until", "version", "worker",
+        "listens", "lost", "marked", "output_bytes", "progress_count", "settling", "told", "until", "version",
+        "withdrawn", "worker",
     )  # fmt: skip
 
     def __init__(self, job: Claimed, function: Function, version: VersionId, granted: float, lease_s: float) -> None:
@@ -77,6 +78,7 @@ class Lease:
         self.extensions = 0
         self.told: Literal["timeout", "cancelled"] | None = None
         self.listens = False
+        self.withdrawn = False
 
 
 class Book:

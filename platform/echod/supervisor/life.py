@@ -94,6 +94,14 @@ class Life(Generic[T]):
         self.began += 1
         return job
 
+    def skipped(self, index: int) -> T:
+        """The job that the worker says it will not begin."""
+        for place, (each, job) in enumerate(self._line):
+            if each == index:
+                del self._line[place]
+                return job
+        raise Fault(f"expected a job that has not begun to be skipped, got {index}")
+
     def answered(self, index: int) -> T:
         """The job that the worker says has ended."""
         job = self.of(index)

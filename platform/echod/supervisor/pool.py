@@ -83,7 +83,7 @@ class Pool:
     def load(self, batch: int, waiting: int) -> slots.Load:
         starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
         return slots.Load(
-            held=tuple(batch if worker.is_alone else worker.life.held for worker in self.fit()),
+            held=tuple(worker.load(batch) for worker in self.fit()),
             starting=starting,
             waiting=waiting,
             startable=self.startable(),
@@ -120,7 +120,7 @@ class Pool:
     def answered(self, worker: Worker, lease: Lease, *, spoilt: bool) -> None:
         """A job of it has ended. `spoilt`: it ran out of memory, so its next job would suffer."""
         self._failures = 0
-        worker.is_alone = False
+        worker.is_alone = worker.is_slow = False
         self.waiting.clear(lease)
         if spoilt:
             worker.limit = 0
@@ -134,7 +134,7 @@ class Pool:
             is_slow = newest is not None and newest.begun is not None and now - newest.begun > SLOW_S
             if is_slow and worker.life.phase is Phase.READY and worker.life.unbegun:
                 _log.info("worker.relieved", worker=worker.id, unbegun=len(worker.life.unbegun))
-                worker.stop()
+                worker.withdraw()
             elif newest is None and worker.life.held and now - worker.stirred > BEGIN_WITHIN_S:
                 worker.kill("protocol", "the worker did not begin the job it was given")
 
@@ -249,7 +249,7 @@ class Pool:
                 self.waiting.remove(lease)
                 worker.is_alone = self._hand(worker, [lease])
         free = len(self.waiting) - len(self.waiting.alone)
-        given = slots.shares(free, [worker.life.held for worker in workers], batch)
+        given = slots.shares(free, [worker.load(batch) for worker in workers], batch)
         for worker, count in zip(workers, given, strict=True):
             self._hand(worker, self.waiting.take(min(count, worker.limit - worker.handed)))
 

@@ -54,6 +54,7 @@ class Worker:
         self.id = worker_id
         self.life: Life[Lease] = Life(function.at_once)
         self.is_alone = False  # it runs a job that may have no neighbours
+        self.is_slow = False  # nothing of what it runs has ended for a while
         self.pid: int | None = None
         self.folder = folder
         self.limit = limit  # jobs after which it is replaced
@@ -83,6 +84,12 @@ class Worker:
     def spent(self) -> bool:
         """It gets no more jobs."""
         return self.handed >= self.limit
+
+    def load(self, batch: int) -> int:
+        """Jobs in its hands, of the `batch` it may hold; what it cannot use counts as taken."""
+        if self.is_alone:
+            return batch
+        return self.life.held + (batch - self._function.at_once if self.is_slow else 0)
 
     def start(self, order: Callable[[int], frames.Spawn]) -> None:
         """Have it forked. Raises OSError when there are no descriptors left or no base."""
@@ -127,6 +134,17 @@ class Worker:
     def cancel(self, lease: Lease) -> None:
         """Ask a run to end. One that has not begun never does; one that has is given its grace."""
         self._deadlines.interrupt(lease, "cancelled")
+
+    def withdraw(self) -> None:
+        """Ask back what waits behind slow runs. A worker that cannot hear it, or does not, is stopped."""
+        waiting = [lease for lease in self.life.unbegun if not lease.withdrawn]
+        if not self._function.is_async or not waiting:
+            self.stop()
+            return
+        self.is_slow = True
+        for lease in waiting:
+            lease.withdrawn = True
+            self._send(frames.Withdraw(lease.index))
 
     def kill(self, why: Why, detail: str = "", culprits: Sequence[Lease] = ()) -> None:
         """End it and all its descendants now; because of these runs, where that is known."""
@@ -188,6 +206,8 @@ class Worker:
         try:
             for frame in found:
                 match frame:
+                    case frames.Skipped():
+                        self._skipped(life.skipped(frame.index))
                     case frames.Ended():
                         if not has_drained and self._pipe is not None:
                             has_drained = True
@@ -220,6 +240,11 @@ class Worker:
         except Fault as fault:
             self._broke(fault)
         self.stirred = instant()
+
+    def _skipped(self, lease: Lease) -> None:
+        if lease.told is None and not lease.withdrawn:
+            raise Fault("expected a job to be skipped only where that was asked for")
+        self._owner.withdrawn(self, [lease])
 
     def _became_ready(self) -> None:
         self._was_ready = True
@@ -272,8 +297,11 @@ class Worker:
             self._channel.read()
 
     def _tell(self, lease: Lease) -> None:
+        self._send(frames.Cancel(lease.index))
+
+    def _send(self, message: frames.ToWorker) -> None:
         if self._channel is not None:
-            self._channel.send(frames.Cancel(lease.index))
+            self._channel.send(message)
 
     def _over(self, leases: list[Lease]) -> None:
         """These were to end and did not. Where they did not even hear it, a neighbour may be blocking their loop."""

@@ -152,20 +152,21 @@ class Worker:
         """The answers to the last `count` jobs, in the order in which they were handed over."""
         return self._collect(self.handed - count, set())
 
-    def collect_rest(self, first: int) -> list[Answer]:
-        """The answers to jobs that were seen to begin, from this one on."""
-        return self._collect(first, set(range(first, self.handed)))
+    def collect_rest(self, first: int, begun: int | None = None) -> list[Answer]:
+        """The answers to the jobs from this one on, of which the first `begun` (all) were seen to begin."""
+        return self._collect(first, set(range(first, self.handed if begun is None else first + begun)))
 
     def _collect(self, first: int, running: set[int]) -> list[Answer]:
         answers = {index: Answer() for index in range(first, self.handed)}
-        begun = first + len(running)
-        while running or begun < self.handed:
+        line = list(range(first + len(running), self.handed))
+        while running or line:
             match message := self.read():
                 case frames.Begun(index=index):
-                    assert index == begun, "out of turn"
-                    begun += 1
+                    assert index == line.pop(0), "out of turn"
                     running.add(index)
                     assert len(running) <= self.at_once, "Begun within a run"
+                case frames.Skipped(index=index):
+                    line.remove(index)
                 case frames.Ended(index=index):
                     running.remove(index)
                     answers[index].ended = message

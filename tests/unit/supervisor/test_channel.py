@@ -17,6 +17,7 @@ SAID: tuple[frames.FromWorker, ...] = (
     frames.Ready(import_us=5, walls=("rlimits",)),
     frames.Begun(0),
     frames.Listens(0),
+    frames.Skipped(1),
     frames.Extend(0, 5_000),
     frames.Output(0, "stdout", "", "", "häll\x00o", 12),
     frames.Progress(0, 0.5, "half"),

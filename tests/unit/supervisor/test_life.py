@@ -28,6 +28,8 @@ def live(*steps: Step, at_once: int = 1) -> tuple[Life[str], list[str]]:
                 life.begun(int(str(value)))
             case "ended":
                 answered.append(life.answered(int(str(value))))
+            case "skipped":
+                life.skipped(int(str(value)))
             case "output":
                 life.of(int(str(value)))
             case "stop":
@@ -107,6 +109,12 @@ SIDE_BY_SIDE: dict[str, tuple[list[Step], list[str], list[str], list[str]]] = {
         ["a", "b", "d"],
         ["e"],
     ),
+    "what is skipped leaves the line": (
+        [READY, ("hand", "a b c d"), ("begun", 0), ("skipped", 1), ("skipped", 3), ("begun", 2)],
+        [],
+        ["a", "c"],
+        [],
+    ),
     "two frames run together under positions of their own": (
         [READY, ("hand", "a"), ("hand", "b"), ("begun", 0), ("begun", 1), ("ended", 0), ("ended", 1)],
         ["a", "b"],
@@ -130,6 +138,10 @@ def test_several_run_at_once_and_each_is_known_by_its_position(name: str) -> Non
     [
         [("begun", 0), ("begun", 1), ("begun", 2), ("begun", 3)],  # a fourth of three
         [("begun", 0), ("begun", 2)],
+        [("begun", 0), ("skipped", 0)],
+        [("skipped", 0), ("skipped", 0)],
+        [("skipped", 0), ("begun", 0)],
+        [("skipped", 7)],
         [("begun", 0), ("begun", 1), ("ended", 2)],
         [("begun", 0), ("begun", 1), ("ended", 0), ("output", 0)],
     ],
