@@ -180,17 +180,15 @@ async def test_a_lie_among_several_charges_only_the_liar(make: Make) -> None:
         assert {(job.state, job.failures) for job in await node.all_ended("act", others)} == {("done", 0)}
 
 
-async def test_what_waits_behind_slow_runs_is_run_by_others_and_the_worker_goes_on(make: Make) -> None:
-    async with make(act(per_worker=3, workers_max=2)) as node:
+async def test_what_waits_behind_slow_runs_goes_back_and_the_worker_goes_on(make: Make) -> None:
+    async with make(act(per_worker=2)) as node:
         await node.all_ended("act", await node.mint_many("act", [{"do": "sleep", "s": 0}] * 40))
-        slow = await node.mint_many("act", [{"do": "sleep", "s": 3.0}] * 3 + [{"do": "sleep", "s": 1.0}])
+        slow, slower = await node.mint_many("act", [{"do": "sleep", "s": 1.0}, {"do": "sleep", "s": 8.0}])
         quick = await node.mint_many("act", [{"do": "sleep", "s": 0}] * 60)
-        started = time.monotonic()
-        jobs = await node.all_ended("act", quick)
-        assert time.monotonic() - started < 2.5
+        jobs = await node.all_ended("act", [slow, *quick], within_s=7)  # in the room that the first has made
         assert {(job.state, job.failures) for job in jobs} == {("done", 0)}
-        assert {(job.state, job.attempts <= 2) for job in await node.all_ended("act", slow)} == {("done", True)}
-        assert node.workers("act")["cold_starts"] <= 2  # none was retired for being slow
+        assert (await node.job("act", slower)).state == "active"
+        assert node.workers("act")["cold_starts"] == 1  # it was not retired for being slow
 
 
 async def test_a_job_that_is_cancelled_in_a_workers_hands_never_begins(make: Make, tmp_path: Path) -> None:
