@@ -91,6 +91,16 @@ class UnknownFunction(Refused):
         return cls(f"no function is called {shown!r}{hint}", found)
 
 
+class UnknownVersion(Refused):
+    """No version of that id is stored (any more)."""
+
+    code = "unknown-version"
+
+    def __init__(self, version: str) -> None:
+        shown = version if len(version) <= 100 else f"{version[:100]}…"
+        super().__init__(f"no version {shown!r} is stored; `echod versions` and GET /versions list them")
+
+
 class NotCallable(Refused):
     """A function that its webhook alone may start."""
 

@@ -146,6 +146,7 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True):
     doc: str = ""  # first line of the docstring
     secrets: tuple[str, ...] = ()  # the names in secrets= and secret= of its whole module
     startup_ms: int | None = None  # time for the start of its module's lifespan; None: there is none
+    code: str = ""  # digest of its module's code and of what that imports from the folder
 
     @property
     def at_once(self) -> int:

@@ -8,6 +8,7 @@ import msgspec
 
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Claimed
+from echod.policy.recurring import Standing
 
 Blocked = Literal["empty", "paused", "capped"]
 
@@ -110,6 +111,11 @@ class RecurrenceRow(msgspec.Struct, frozen=True):
     policy: bytes = b""  # msgpack of the trigger
     error: str = ""
     is_own: bool = False  # registered at run time: of no version's code
+
+    @property
+    def standing(self) -> Standing:
+        """What the next due of a changed rule is computed from."""
+        return Standing(self.next_ms, self.last_ms, self.policy)
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -22,6 +22,8 @@ VERBS = {
     "worker": ("serve", "Run a worker node alone."),
     "run": ("run", "Run one call in the foreground, without a bus, for a debugger."),
     "deploy": ("deploy", "Store a folder as a version and switch to it."),
+    "versions": ("deploy", "List stored versions with what each changed."),
+    "rollback": ("deploy", "Switch back to the version before, or to a named one."),
     "functions": ("functions", "List functions: those served, or those of a folder."),
     "invoke": ("invoke", "Call a function; with --wait print its result."),
     "jobs": ("jobs", "List jobs, newest first."),

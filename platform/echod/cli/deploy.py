@@ -1,20 +1,28 @@
-"""`echod deploy`: a folder becomes a version on a running echod, whole or not at all."""
+"""`echod deploy`, `versions`, `rollback`: a folder becomes a version on a running echod, and the way back."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-from echod.cli.client import Client
-from echod.cli.options import asks, print_json
+from echod.cli.client import Client, Json, part
+from echod.cli.options import asks, print_json, print_table
+from echod.errors import Refused
+
+TIMEOUT_S = 600.0  # a folder of many modules is imported on the target, which may be slow
+
+_to = click.option("--to", metavar="URL", help="Same as --url.")
+_plan = click.option("--plan", is_flag=True, help="Say what would change; switch nothing.")
 
 
 @click.command()
 @click.argument("folder", required=False, default="functions", type=click.Path(path_type=Path))
-@click.option("--to", metavar="URL", help="Same as --url.")
+@_to
+@_plan
 @asks
-def deploy(folder: Path, to: str | None, url: str | None, as_json: bool) -> None:
+def deploy(folder: Path, to: str | None, plan: bool, url: str | None, as_json: bool) -> None:
     """Store FOLDER (default: functions) as a version and switch to it.
 
     The target imports it, confined. Anything broken in it, and nothing is changed; the error names file and line.
@@ -25,11 +33,118 @@ def deploy(folder: Path, to: str | None, url: str | None, as_json: bool) -> None
     snapshot = taken(served_folder(folder))
     client = Client(to or url)
     body = b"".join(pieces_of(snapshot.archive))
+    files = len(snapshot.archive.files)
+    _progress(f"{snapshot.version}: {files} files, {len(body) / 1000:.1f} kB packed; {client.url} checks them")
     headers = {"Content-Type": "application/octet-stream"}
-    answer = client.call("POST", "/deploy", body, headers, timeout=120.0).body
+    answer = client.call("POST", f"/deploy?plan={int(plan)}", body, headers, timeout=TIMEOUT_S).body
+    _print(answer, client, as_json=as_json)
+
+
+@click.command()
+@asks
+def versions(url: str | None, as_json: bool) -> None:
+    """List stored versions, newest first, with what each changed."""
+    found = Client(url).get("/versions")
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("VERSION", "ACTIVATED", "FUNCTIONS", "CHANGED", ""),
+        [
+            (
+                each["id"],
+                each["activated"],
+                len(each["functions"]),
+                _counted(each["changes"]),
+                "serving" if each["active"] else "",
+            )
+            for each in found["versions"]
+        ],
+        "no version deployed; run `echod deploy FOLDER`",
+    )
+
+
+@click.command()
+@click.argument("version", metavar="[DEP]", required=False)
+@_to
+@_plan
+@asks
+def rollback(version: str | None, to: str | None, plan: bool, url: str | None, as_json: bool) -> None:
+    """Switch back to the version DEP, without one to the version before the one that serves.
+
+    It is stored and was checked when it was deployed: nothing is uploaded. Running jobs end on their version.
+    """
+    client = Client(to or url)
+    path = f"/versions/{part(version or _before(client))}/activate?plan={int(plan)}"
+    _print(client.call("POST", path, timeout=TIMEOUT_S).body, client, as_json=as_json)
+
+
+def _before(client: Client) -> str:
+    """The version that was activated last but for the one that serves."""
+    others = [str(each["id"]) for each in client.get("/versions")["versions"] if not each["active"]]
+    if not others:
+        raise Refused("expected a version before the one that serves, got none; `echod versions` lists them")
+    return others[0]
+
+
+def _print(answer: Json, client: Client, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    click.echo(f"{answer['version']} serves {len(answer['functions'])} functions at {client.url}")
-    for name in answer["functions"]:
-        click.echo(f"  {name}")
+    lines = plan_lines(answer["plan"])
+    for mark, text in lines or [("", "nothing changes")]:
+        click.secho(f"  {mark:<1} {text}", fg=_COLOURS.get(mark))
+    count = len(answer["functions"])
+    functions = f"{count} function" if count == 1 else f"{count} functions"
+    if answer["generation"] is None:
+        click.echo(f"{answer['version']} would serve {functions} at {client.url}; nothing was switched")
+    else:
+        click.echo(f"{answer['version']} serves {functions} at {client.url}")
+
+
+_COLOURS = {"+": "green", "~": "yellow", "-": "red"}
+
+
+def plan_lines(plan: Json) -> list[tuple[str, str]]:
+    """What a switch changes, a line each: "+" begins, "~" changes, "-" ends."""
+    functions, schedules = plan["functions"], plan["schedules"]
+    lines = [("+", f"function {name}") for name in functions["new"]]
+    lines += [("~", f"function {each['name']}: {', '.join(each['what'])}") for each in functions["changed"]]
+    lines += [("-", f"function {each['name']}{_orphans(each['waiting'])}") for each in functions["gone"]]
+    lines += [("+", f"schedule {each['id']}: {_rule(each)}, first due {_due(each)}") for each in schedules["start"]]
+    for each in schedules["change"]:
+        was = each["was"]
+        lines.append(("~", f"schedule {each['id']}: {_rule(was)} → {_rule(each)}, due {_due(was)} → {_due(each)}"))
+    lines += [
+        ("-", f"schedule {each['id']}: {_rule(each)}, would have been due {_due(each)}") for each in schedules["end"]
+    ]
+    lines += [("~", f"limit of {each['function']}: {each['text']}") for each in plan["limits"]]
+    return lines + [("~", f"wall of {each['function']}: {each['text']}") for each in plan["walls"]]
+
+
+def _rule(schedule: Json) -> str:
+    return str(schedule["rule"]) if schedule["tz"] == "UTC" else f"{schedule['rule']} {schedule['tz']}"
+
+
+def _due(schedule: Json) -> str:
+    return str(schedule["next"] or "at no instant (paused, or not begun)")
+
+
+def _orphans(waiting: int) -> str:
+    if not waiting:
+        return ""
+    return f": {waiting} waiting {'job stays' if waiting == 1 else 'jobs stay'} until a version has it again"
+
+
+def _counted(plan: Json) -> str:
+    """A plan in a word: "+2 ~1 -0"."""
+    if plan is None:
+        return ""
+    marks = [mark for mark, _ in plan_lines(plan)]
+    return " ".join(f"{mark}{count}" for mark in "+~-" if (count := marks.count(mark))) or "nothing"
+
+
+def _progress(text: str) -> None:
+    """For people who wait; programs read the answer alone."""
+    if sys.stderr.isatty():
+        click.echo(text, err=True)

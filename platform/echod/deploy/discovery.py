@@ -55,7 +55,7 @@ class Discovery:
         modules = tuple(Module(name, file_of(name)) for name in snapshot.modules if name not in answers)
         if modules:
             told = await self._ask(root, package, modules, contents, defaults.policy)
-            answers |= {name: _with_secrets(answer, contents) for name, answer in told.items()}
+            answers |= {name: _read_off(answer, contents, package) for name, answer in told.items()}
         for module in modules:
             answers.setdefault(module.name, _unanswered(module))
         self._remember(answers, contents, package)
@@ -118,11 +118,12 @@ class Discovery:
         return {name: self._environ[name] for name in sorted(declared(source).secrets) if name in self._environ}
 
 
-def _with_secrets(answer: Described, contents: Mapping[str, bytes]) -> Described:
-    """The functions with the variables that their source names, whatever the module's own code made of that."""
+def _read_off(answer: Described, contents: Mapping[str, bytes], package: str) -> Described:
+    """The functions with what only their source can say, whatever the module's own code made of it: secrets, digest."""
     source = contents.get(file_of(answer.module), b"")
     names = tuple(sorted(declared(source).secrets))
-    functions = tuple(msgspec.structs.replace(function, secrets=names) for function in answer.functions)
+    code = _code(answer.module, contents, package)[1].hex()[:16] if answer.functions else ""
+    functions = tuple(msgspec.structs.replace(each, secrets=names, code=code) for each in answer.functions)
     return msgspec.structs.replace(answer, functions=functions)
 
 

@@ -1,11 +1,12 @@
 """A snapshot becomes the served version: described, stored, switched to by one write.
 
-Owns the way from a folder's content to the bus. It decides nothing about broken modules: `deployed` refuses them whole
-(a deploy), `deploy.live` serves their last good content (dev).
+Owns the way from a folder's content to the bus, and back to a version that is stored there. It decides nothing about
+broken modules: `deployed` refuses them whole (a deploy), `deploy.live` serves their last good content (dev).
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 
@@ -17,7 +18,9 @@ from echod.bus.answers import Active
 from echod.deploy.checks import checked
 from echod.deploy.discovery import Discovery
 from echod.deploy.snapshot import Snapshot, snapshot_of
-from echod.errors import Refused
+from echod.errors import Refused, UnknownVersion
+from echod.model.ids import VersionId
+from echod.policy.plan import Deployed, Plan, planned
 from echod.registry.archive import Archive, decompressed, opened, pieces_of
 from echod.registry.registry import Registry, Said
 from echofn.manifest import CronTrigger, EveryTrigger, LoadError, Manifest
@@ -33,6 +36,7 @@ class Publisher:
         self._bus = bus
         self._registry = registry
         self._discovery = discovery
+        self._deploys = asyncio.Lock()  # one at a time: each imports a whole folder
 
     async def describe(self, snapshot: Snapshot, before: Manifest | None = None, *, again: bool = False) -> Manifest:
         """What the folder's modules have, found in confined processes; names stay with whom they had `before`.
@@ -52,30 +56,46 @@ class Publisher:
         if now is not None and (now.version, now.manifest, now.errors) == (snapshot.version, manifest, tuple(errors)):
             return Active(now.version, now.generation)
         described = _encode(manifest)
-        said = Said(tuple(errors), hashlib.sha256(described).digest())
         await self._bus.put_version(snapshot.version, pieces_of(snapshot.archive), described)
-        active = await self._bus.activate(snapshot.version, errors=_encode(said))
-        await self._registry.refresh()
-        return active
+        return await self._switch(snapshot.version, described, errors)
 
-    async def deployed(self, body: bytes) -> dict[str, object]:
-        """Take a packed folder from outside, and switch to it whole or not at all.
+    async def deployed(self, body: bytes, *, only_plan: bool = False) -> Deployed:
+        """Take a packed folder from outside, and switch to it whole or not at all; or say only what that would change.
 
         Raises Refused naming file and line of everything that is broken in it; BusError.
         """
-        snapshot = _snapshot_of(decompressed(body))
-        manifest = await self.describe(snapshot, again=True)
-        if manifest.errors:
-            raise Refused("nothing was deployed: " + "; ".join(place_of(error) for error in manifest.errors))
-        await self._check_schedules(manifest)
-        active = await self.publish(snapshot, manifest)
+        async with self._deploys:
+            snapshot = await asyncio.to_thread(_received, body)
+            manifest = await self.describe(snapshot, again=True)
+            if manifest.errors:
+                raise Refused("nothing was switched: " + "; ".join(place_of(error) for error in manifest.errors))
+            await self._check_schedules(manifest)
+            plan = await self._planned(manifest)
+            if only_plan:
+                return _deployed(snapshot.version, None, manifest, plan)
+            active = await self.publish(snapshot, manifest)
         _log.info("version.deployed", version=active.version, generation=active.generation)
-        return {
-            "version": active.version,
-            "generation": active.generation,
-            "functions": [function.name for function in manifest.functions],
-            "errors": [],
-        }
+        return _deployed(active.version, active.generation, manifest, plan)
+
+    async def activated(self, version: VersionId, *, only_plan: bool = False) -> Deployed:
+        """Switch to a stored version: its files are here and intact before it is. Raises UnknownVersion, Refused."""
+        async with self._deploys:
+            manifest = await self._registry.manifest(version)
+            if manifest is None:
+                raise UnknownVersion(version)
+            if manifest.errors:  # what this node must not serve among them
+                raise Refused("nothing was switched: " + "; ".join(place_of(error) for error in manifest.errors))
+            await self._registry.folder(version)
+            described = await self._bus.get_manifest(version)
+            if described is None:
+                raise UnknownVersion(version)
+            await self._check_schedules(manifest)
+            plan = await self._planned(manifest)
+            if only_plan:
+                return _deployed(version, None, manifest, plan)
+            active = await self._switch(version, described)
+        _log.info("version.activated", version=active.version, generation=active.generation)
+        return _deployed(active.version, active.generation, manifest, plan)
 
     async def _check_schedules(self, manifest: Manifest) -> None:
         """Refuse code that would have a schedule of a name that was registered at run time: that one stays."""
@@ -88,7 +108,7 @@ class Publisher:
         ]
         if clashes:
             told = "; ".join(clashes)
-            raise Refused(f"nothing was deployed: {told}; remove that one, or give one of them another name=")
+            raise Refused(f"nothing was switched: {told}; remove that one, or give one of them another name=")
 
     async def previous(self, package: str) -> tuple[Snapshot, Manifest] | None:
         """The bus's active version, when it is one of this package: what was good before a restart."""
@@ -98,6 +118,31 @@ class Publisher:
             return None
         stored = await self._bus.get_version(active.version)
         return None if stored is None else (_snapshot_of(opened(stored[0], active.version)), manifest)
+
+    async def _switch(self, version: VersionId, described: bytes, errors: Sequence[LoadError] = ()) -> Active:
+        """The one write. Raises Refused where the version is not stored whole."""
+        said = Said(tuple(errors), hashlib.sha256(described).digest())
+        active = await self._bus.activate(version, errors=_encode(said))
+        await self._registry.refresh()
+        return active
+
+    async def _planned(self, manifest: Manifest) -> Plan:
+        """What a switch to it from what the bus serves now would change."""
+        await self._registry.refresh()
+        before = self._registry.active.manifest if self._registry.active else None
+        gone = {each.name for each in before.functions} - {each.name for each in manifest.functions} if before else ()
+        rows, stats = await asyncio.gather(self._bus.recurrences(), self._bus.stats(sorted(gone)))
+        held = {f"{row.queue}/{row.name}": row.standing for row in rows if not row.is_own}
+        waiting = {name: counts.pending + counts.scheduled for name, counts in stats.items()}
+        return planned(before, manifest, self._bus.clock.now_ms(), held, waiting)
+
+
+def _deployed(version: VersionId, generation: int | None, manifest: Manifest, plan: Plan) -> Deployed:
+    return Deployed(version, generation, tuple(function.name for function in manifest.functions), plan)
+
+
+def _received(body: bytes) -> Snapshot:
+    return _snapshot_of(decompressed(body))
 
 
 def _snapshot_of(archive: Archive) -> Snapshot:

@@ -25,7 +25,6 @@ from echod.config import Config
 from echod.errors import EchodError
 from echod.gateway import (
     clock,
-    deploying,
     functions,
     invoke,
     jobs,
@@ -37,9 +36,10 @@ from echod.gateway import (
     schedules,
     system,
     tokens,
+    versions,
     webhooks,
 )
-from echod.gateway.desk import Deploy, Desk, caller_of, shown, wants_page
+from echod.gateway.desk import Deploys, Desk, caller_of, shown, wants_page
 from echod.gateway.guard import SECURITY_HEADERS, Guard, Right, demand
 from echod.gateway.keyring import Keyring
 from echod.gateway.limits import Intake
@@ -82,12 +82,13 @@ TABLE: tuple[Entry, ...] = (
     Entry("DELETE", "/schedules/{id:names}", "operate", schedules.remove),  # last: an id may hold slashes
     Entry("GET", "/lanes", "read", system.lanes),
     Entry("GET", "/morgue", "read", jobs.morgue),
-    Entry("GET", "/versions", "read", system.versions),
+    Entry("GET", "/versions", "read", versions.index),
     Entry("GET", "/nodes", "read", system.nodes),
     Entry("GET", "/bus", "read", system.bus),
     Entry("GET", "/clock", "read", clock.show),
     Entry("POST", "/clock", "operate", clock.move),
-    Entry("POST", "/deploy", "deploy", deploying.deploy),
+    Entry("POST", "/deploy", "deploy", versions.deploy),
+    Entry("POST", "/versions/{id:name}/activate", "deploy", versions.activate),
     Entry("GET", "/tokens", "operate", tokens.index),
     Entry("POST", "/tokens", "operate", tokens.make),
     Entry("DELETE", "/tokens/{name:name}", "operate", tokens.revoke),
@@ -110,19 +111,18 @@ def create_app(
     *,
     status: Callable[[], Mapping[str, object]],
     level: str,
-    deploy: Deploy | str = "this node takes no deploys",
+    deploys: Deploys | str = "this node takes no deploys",
     environ: Mapping[str, str] = os.environ,
 ) -> Starlette:
     """The gateway as an ASGI application.
 
     `status` is asked when a page or /readyz is: "mode" ("dev", "start", …), "degraded" (sentences) and "workers" (by
-    function: count, busy, rss_bytes, cpu_s, cold_starts) are shown where given. `level` is the sandbox's. `deploy` gets
-    the body of POST /deploy and answers what to send; a text is the sentence to refuse with. `environ` has the secrets
-    of webhooks.
+    function: count, busy, rss_bytes, cpu_s, cold_starts) are shown where given. `level` is the sandbox's. `deploys`
+    does what is asked about versions; a text is the sentence to refuse with. `environ` has the secrets of webhooks.
     """
     live = Live(Watch(bus, registry).picture)
     keyring = Keyring(config, bus, now_ms=bus.clock.now_ms, is_dev=lambda: status().get("mode") == "dev")
-    desk = Desk(bus, registry, config, status, level, deploy, Waiting(bus), live, keyring, Intake(config), environ)
+    desk = Desk(bus, registry, config, status, level, deploys, Waiting(bus), live, keyring, Intake(config), environ)
     forget = [bus.on("tokens", keyring.heard), bus.on("connected", keyring.reconnected)]
 
     @asynccontextmanager
@@ -147,7 +147,7 @@ def create_app(
                 config=config,
                 keyring=keyring,
                 intake=desk.intake,
-                larger={"/deploy": deploying.MAX_ARCHIVE_BYTES},
+                larger={"/deploy": versions.MAX_ARCHIVE_BYTES},
             )
         ],
         exception_handlers=handlers,

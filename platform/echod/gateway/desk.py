@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 from starlette.requests import Request
@@ -22,12 +22,25 @@ from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.problems import Problem
 from echod.gateway.views import View, instant
+from echod.model.ids import VersionId
+from echod.policy.plan import Deployed
 from echod.registry.registry import ActiveVersion, Registry
 from echod.registry.schemas import Schemas
 from echofn.manifest import Function
 
 T = TypeVar("T")
-Deploy = Callable[[bytes], Awaitable[Mapping[str, object]]]
+
+
+class Deploys(Protocol):
+    """What a node does with versions from outside."""
+
+    async def deployed(self, body: bytes, *, only_plan: bool = False) -> Deployed:
+        """Switch to a packed folder, or say what that would change. Raises Refused."""
+        ...
+
+    async def activated(self, version: VersionId, *, only_plan: bool = False) -> Deployed:
+        """The same of a stored version. Raises Refused."""
+        ...
 
 
 @dataclass
@@ -39,7 +52,7 @@ class Desk:
     config: Config
     status: Callable[[], Mapping[str, object]]
     level: str
-    deploy: Deploy | str  # a text: why this node takes none
+    deploys: Deploys | str  # a text: why this node takes none
     waiting: Waiting
     live: Live
     keyring: Keyring

@@ -65,6 +65,7 @@ _LOGS: Mapping[str, View] = {
 _NAME: View = {"type": "string", "minLength": 1}
 _WHERE: Mapping[str, View] = {"function": _TEXT}
 _WINDOW: View = {"type": "integer", "minimum": SHORTEST_S, "maximum": LONGEST_S}
+_PLAN: Mapping[str, View] = {"plan": {"enum": ["0", "1"]}}
 _STATE: View = {"enum": list(STATES)}
 
 SHAPES: Mapping[tuple[str, str], Shape] = {
@@ -90,12 +91,13 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("POST", "/schedules/{id}/resume"): Shape("Resume a schedule", {200: shapes.SchedulePaused}),
     ("GET", "/lanes"): Shape("Lanes", {200: dict[str, Any]}, {"function": _TEXT}),
     ("GET", "/morgue"): Shape("Dead jobs", {200: shapes.Jobs}, _LIST),
-    ("GET", "/versions"): Shape("Versions", {200: dict[str, Any]}),
+    ("GET", "/versions"): Shape("Versions", {200: shapes.Versions}),
     ("GET", "/nodes"): Shape("Nodes", {200: dict[str, Any]}),
     ("GET", "/bus"): Shape("The bus", {200: dict[str, Any]}),
     ("GET", "/clock"): Shape("The clock", {200: shapes.ClockShape}),
     ("POST", "/clock"): Shape("Drive the clock", {200: shapes.ClockShape}, takes=clock.Move),
-    ("POST", "/deploy"): Shape("Deploy a folder", {200: dict[str, Any]}, binary=True),
+    ("POST", "/deploy"): Shape("Deploy a folder", {200: shapes.DeployedShape}, _PLAN, binary=True),
+    ("POST", "/versions/{id}/activate"): Shape("Switch to a stored version", {200: shapes.DeployedShape}, _PLAN),
     ("GET", "/tokens"): Shape("Tokens, but for themselves", {200: shapes.Tokens}),
     ("POST", "/tokens"): Shape("Make a token", {201: shapes.TokenMade}, takes=tokens.Wanted),
     ("DELETE", "/tokens/{name}"): Shape("Revoke a token", {200: shapes.TokenRevoked}),

@@ -228,6 +228,31 @@ class SchedulePaused(msgspec.Struct):
     next: Instant | None
 
 
+class VersionShape(msgspec.Struct):
+    """A stored version; `changes`: what it changed of the one before it in the list."""
+
+    id: str
+    activated: Instant
+    active: bool
+    functions: list[str]
+    changes: dict[str, Any] | None
+
+
+class Versions(msgspec.Struct):
+    """Newest first."""
+
+    versions: list[VersionShape]
+
+
+class DeployedShape(msgspec.Struct):
+    """What a switch came to, and what it changed; without a generation it was only planned."""
+
+    version: str
+    generation: int | None
+    functions: list[str]
+    plan: dict[str, Any]
+
+
 class TokenShape(msgspec.Struct):
     """A token, but for itself."""
 

@@ -1,4 +1,4 @@
-"""The system's own state: liveness, readiness, metrics, the bus, nodes, versions, lanes."""
+"""The system's own state: liveness, readiness, metrics, the bus, nodes, lanes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from echod.gateway.desk import Desk, answer, shown
 from echod.gateway.guard import withdrawn
 from echod.gateway.lanes import lanes_of
 from echod.gateway.sse import streamed
-from echod.gateway.views import View, instant, node_view, plain
+from echod.gateway.views import View, node_view, plain
 
 
 async def healthz(desk: Desk, request: Request) -> Response:
@@ -76,14 +76,6 @@ async def bus(desk: Desk, request: Request) -> Response:
 async def nodes(desk: Desk, request: Request) -> Response:
     """GET /nodes."""
     return shown(desk, request, "nodes", {"nodes": [node_view(row) for row in await desk.bus.nodes()]})
-
-
-async def versions(desk: Desk, request: Request) -> Response:
-    """GET /versions, newest first."""
-    active = desk.registry.active.version if desk.registry.active else None
-    known = sorted(await desk.bus.versions(), key=lambda entry: entry[1], reverse=True)
-    rows = [{"id": version, "activated": instant(ms), "active": version == active} for version, ms in known]
-    return shown(desk, request, "versions", {"versions": rows})
 
 
 async def lanes(desk: Desk, request: Request) -> Response:

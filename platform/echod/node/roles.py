@@ -176,9 +176,9 @@ class Roles:
 
     async def _open_gateway(self, down: AsyncExitStack) -> None:
         parts = self._parts
-        deploy = parts.publisher.deployed if parts.folder is None else self._no_deploys()
+        deploys = parts.publisher if parts.folder is None else self._no_deploys()
         app = create_app(
-            parts.bus, parts.registry, parts.config, status=self._status, level=parts.walls.level, deploy=deploy
+            parts.bus, parts.registry, parts.config, status=self._status, level=parts.walls.level, deploys=deploys
         )
         self._server = Server(app, parts.config)
         await self._server.start()
@@ -187,7 +187,11 @@ class Roles:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _no_deploys(self) -> str:
-        return f"this echod serves the folder {self._parts.folder} as it is; change that one, or deploy elsewhere"
+        verb, folder = self._parts.verb, self._parts.folder
+        said = f"this echod serves the folder {folder} as it is; "
+        if verb == "dev":
+            return f"{said}save there what should change"
+        return f"{said}change it and start again, or run `echod {verb}` without a folder and deploy to that"
 
     def _status(self) -> dict[str, object]:
         """What only the node knows, for the gateway's answers."""

@@ -66,12 +66,22 @@ def zone_of(trigger: Recurring) -> str:
     return trigger.tz if isinstance(trigger, CronTrigger) else "UTC"
 
 
-def next_due(rule: Rule, now_ms: int, last_ms: int | None = None, next_ms: int | None = None, row: bytes = b"") -> int:
+class Standing(msgspec.Struct, frozen=True):
+    """A recurrence as it stands on the bus. `row` is its trigger, as `stored`."""
+
+    next_ms: int | None
+    last_ms: int | None
+    row: bytes = b""
+
+
+def next_due(rule: Rule, now_ms: int, held: Standing | None = None) -> int:
     """When a rule that is written is due first. A new one begins now; a changed one goes on from its last due.
 
-    `last_ms`, `next_ms` and `row` are of what stands there: so no change skips an instant. Raises Refused.
+    `held` is what stands there: so no change skips an instant. One that is the same keeps its due. Raises Refused.
     """
-    return rule.next_after(now_ms if last_ms is None else _settled_until(last_ms, next_ms, row))
+    if held is None or held.last_ms is None:
+        return rule.next_after(now_ms)
+    return rule.next_after(_settled_until(held.last_ms, held.next_ms, held.row))
 
 
 def _settled_until(last_ms: int, next_ms: int | None, row: bytes) -> int:

@@ -99,7 +99,7 @@ def _write(
             function.name,
             named.name,
             named,
-            next_due(rule, now_ms, row.last_ms, row.next_ms, row.policy) if row else next_due(rule, now_ms),
+            next_due(rule, now_ms, row.standing if row else None),
             _lane(function, trigger),
             function.policy.priority,
         )

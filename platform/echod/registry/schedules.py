@@ -94,7 +94,7 @@ async def remove(bus: Bus, row: RecurrenceRow) -> bool:
 
 def _next(trigger: Recurring, row: RecurrenceRow | None, now_ms: int) -> int:
     rule = rule_of(trigger)
-    return next_due(rule, now_ms, row.last_ms, row.next_ms, row.policy) if row else next_due(rule, now_ms)
+    return next_due(rule, now_ms, row.standing if row else None)
 
 
 def _trigger(wanted: Wanted, faults: list[dict[str, str]]) -> Recurring:

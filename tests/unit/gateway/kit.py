@@ -171,8 +171,8 @@ async def serving(
     off: tuple[Off, ...] = (),
     **settings: Any,
 ) -> AsyncIterator[Rig]:
-    """A gateway for the length of the block. `settings` go to its Config; `deploy` and `bounds` are its own."""
-    deploy = settings.pop("deploy", "the folder is the truth: edit it")
+    """A gateway for the length of the block. `settings` go to its Config; `deploys` and `bounds` are its own."""
+    deploys = settings.pop("deploys", "the folder is the truth: edit it")
     bounds: Bounds | None = settings.pop("bounds", None)
     with tempfile.TemporaryDirectory() as folder:
         config = Config(**{"port": 0, "state": Path(folder), **settings})
@@ -185,7 +185,7 @@ async def serving(
                 await publish(bus, FUNCTIONS, errors, off=off)
                 await registry.refresh()
             status: dict[str, object] = {}
-            app = create_app(bus, registry, config, status=lambda: status, level="minimal", deploy=deploy)
+            app = create_app(bus, registry, config, status=lambda: status, level="minimal", deploys=deploys)
             server = Server(app, config, bounds)
             await server.start()
             stack.push_async_callback(server.stop)

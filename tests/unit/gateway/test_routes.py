@@ -8,10 +8,13 @@ from typing import get_args
 import httpx
 import pytest
 
+from echod.errors import Refused
 from echod.gateway.app import TABLE, Entry
 from echod.gateway.guard import SECURITY_HEADERS, Right
+from echod.model.ids import VersionId
 from echod.model.job import Error
-from unit.gateway.kit import ERRORS, Rig, Valkey, serving
+from echod.policy.plan import Deployed, Gone, Moved, Option, Plan, Schedule
+from unit.gateway.kit import ERRORS, FUNCTIONS, Rig, Valkey, function, publish, serving
 
 OPEN = {"/healthz", "/readyz", "/login", "/logout"}
 STREAMS = {"/events", "/jobs/{id:name}/logs"}
@@ -55,6 +58,7 @@ def test_every_call_of_the_contract_is_in_the_table() -> None:
         *(("POST", f"/schedules/{{id}}/{verb}") for verb in ("run", "pause", "resume")),
         *(("POST", f"/functions/{{name}}/{verb}") for verb in ("pause", "resume")),
         ("POST", "/deploy"),
+        ("POST", "/versions/{id}/activate"),
     }
 
 
@@ -254,37 +258,117 @@ async def test_a_node_that_takes_no_deploys_says_why(rig: Rig) -> None:
     assert (answer.status_code, answer.json()["detail"]) == (409, "the folder is the truth: edit it")
 
 
+class Node:
+    """What a node does with versions, at its barest: `done`, or the error of it."""
+
+    def __init__(self, done: Deployed | Exception) -> None:
+        self.done = done
+        self.asked: list[tuple[object, bool]] = []
+
+    async def deployed(self, body: bytes, *, only_plan: bool = False) -> Deployed:
+        return self._answer(body, only_plan)
+
+    async def activated(self, version: VersionId, *, only_plan: bool = False) -> Deployed:
+        return self._answer(version, only_plan)
+
+    def _answer(self, asked: object, only_plan: bool) -> Deployed:
+        self.asked.append((asked, only_plan))
+        if isinstance(self.done, Exception):
+            raise self.done
+        return self.done
+
+
+DONE = Deployed(
+    VersionId("DEP00000000002"),
+    7,
+    ("shop.pack",),
+    Plan(
+        gone=(Gone("shop.old", 3),),
+        change=(
+            Moved(
+                Schedule("shop.pack/1", "0 6 * * *", "UTC", None), Schedule("shop.pack/1", "@daily", "UTC", 86_400_000)
+            ),
+        ),
+        limits=(Option("shop.pack", "timeout_ms", 60_000, 30_000),),
+    ),
+)
+
+
 async def test_a_deploy_gets_the_whole_archive_and_its_answer_is_sent(server: Valkey) -> None:
-    got: list[bytes] = []
-
-    async def deploy(archive: bytes) -> dict[str, object]:
-        got.append(archive)
-        return {"version": "DEP00000000002"}
-
-    async with serving(server, deploy=deploy) as rig:
+    node = Node(DONE)
+    async with serving(server, deploys=node) as rig:
         archive = bytes(3 * 1024 * 1024)
         answer = await rig.http.post("/deploy", content=archive)
-        assert (answer.status_code, answer.json(), got) == (200, {"version": "DEP00000000002"}, [archive])
+        assert (answer.status_code, node.asked) == (200, [(archive, False)])
+        assert answer.json() == {
+            "version": "DEP00000000002",
+            "generation": 7,
+            "functions": ["shop.pack"],
+            "errors": [],
+            "plan": {
+                "functions": {"new": [], "changed": [], "gone": [{"name": "shop.old", "waiting": 3}]},
+                "schedules": {
+                    "start": [],
+                    "change": [
+                        {
+                            "id": "shop.pack/1",
+                            "rule": "@daily",
+                            "tz": "UTC",
+                            "next": "1970-01-02T00:00:00.000Z",
+                            "was": {"id": "shop.pack/1", "rule": "0 6 * * *", "tz": "UTC", "next": None},
+                        }
+                    ],
+                    "end": [],
+                },
+                "limits": [
+                    {
+                        "function": "shop.pack",
+                        "option": "timeout_ms",
+                        "was": 60_000,
+                        "now": 30_000,
+                        "text": "timeout 1m → 30s",
+                    }
+                ],
+                "walls": [],
+            },
+        }
         assert (await rig.http.post("/deploy")).status_code == 400
         assert (await rig.http.post("/deploy", content=bytes(26 * 1024 * 1024))).status_code == 413
 
 
+async def test_a_plan_is_asked_for_with_the_same_call(server: Valkey) -> None:
+    node = Node(DONE)
+    async with serving(server, deploys=node) as rig:
+        assert (await rig.http.post("/deploy?plan=1", content=b"x")).status_code == 200
+        assert (await rig.http.post("/versions/DEP00000000001/activate?plan=1")).status_code == 200
+        assert (await rig.http.post("/versions/DEP00000000001/activate")).status_code == 200
+        assert node.asked == [(b"x", True), ("DEP00000000001", True), ("DEP00000000001", False)]
+        assert (await rig.http.post("/deploy?plan=yes", content=b"x")).status_code == 422
+
+
+async def test_a_folder_that_is_the_truth_is_not_rolled_back_either(rig: Rig) -> None:
+    answer = await rig.http.post("/versions/DEP00000000001/activate")
+    assert (answer.status_code, answer.json()["detail"]) == (409, "the folder is the truth: edit it")
+
+
+async def test_versions_are_listed_with_what_each_changed(rig: Rig) -> None:
+    await publish(rig.bus, (*FUNCTIONS[:-1], function("shop.fresh")), version=VersionId("DEP00000000002"))
+    await rig.registry.refresh()
+    newest, first = (await rig.http.get("/versions")).json()["versions"]
+    assert (newest["id"], newest["active"], first["active"], first["changes"]) == ("DEP00000000002", True, False, None)
+    assert newest["changes"]["functions"]["new"] == ["shop.fresh"]
+    assert newest["changes"]["functions"]["gone"] == [{"name": "report.weekly", "waiting": 0}]
+    assert [each["rule"] for each in newest["changes"]["schedules"]["end"]] == ["0 6 * * mon"]
+
+
 async def test_a_refused_deploy_names_file_and_line(server: Valkey) -> None:
-    from echod.errors import Refused
-
-    async def deploy(archive: bytes) -> dict[str, object]:
-        raise Refused("shop.py:12: expected a zone, got 'Mars/Base'")
-
-    async with serving(server, deploy=deploy) as rig:
+    async with serving(server, deploys=Node(Refused("shop.py:12: expected a zone, got 'Mars/Base'"))) as rig:
         answer = await rig.http.post("/deploy", content=b"x")
         assert (answer.status_code, answer.json()["detail"]) == (422, "shop.py:12: expected a zone, got 'Mars/Base'")
 
 
 async def test_an_unexpected_error_is_a_500_that_tells_a_stranger_nothing(server: Valkey) -> None:
-    async def deploy(archive: bytes) -> dict[str, object]:
-        raise RuntimeError("the password is hunter2")
-
-    async with serving(server, deploy=deploy) as rig:
+    async with serving(server, deploys=Node(RuntimeError("the password is hunter2"))) as rig:
         answer = await rig.http.post("/deploy", content=b"x")
         assert (answer.status_code, answer.json()["type"]) == (500, "urn:echod:problem:internal")
         assert "hunter2" not in answer.text
@@ -303,12 +387,8 @@ def exceptions(policy: str) -> list[str]:
 
 async def test_no_answer_of_any_kind_has_an_exception_in_its_policy(server: Valkey) -> None:
     """Pages, objects, refusals: of the application, of the guard, of the connection itself."""
-
-    async def deploy(archive: bytes) -> dict[str, object]:
-        raise RuntimeError("unexpected")
-
     known = {"Authorization": "Bearer s3cret"}
-    async with serving(server, deploy=deploy, token="s3cret", request_limit="60/m") as rig:
+    async with serving(server, deploys=Node(RuntimeError("unexpected")), token="s3cret", request_limit="60/m") as rig:
         answers: list[httpx.Response] = []
         for accept in (HTML, {"Accept": "application/json"}):
             for entry in TABLE:

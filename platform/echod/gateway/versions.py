@@ -1,0 +1,86 @@
+"""Versions: the list with what each changed, POST /deploy, and the way back to one that is stored.
+
+What is done with an archive, and the switch, are the node's part; a node that serves a folder takes neither.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from echod.errors import Refused
+from echod.gateway.desk import Deploys, Desk, answer, shown
+from echod.gateway.problems import Problem
+from echod.gateway.views import View, instant, plan_view
+from echod.model.ids import VersionId
+from echod.policy.plan import Deployed, planned
+from echofn.manifest import Manifest
+
+MAX_ARCHIVE_BYTES = 25 * 1024 * 1024
+
+
+async def index(desk: Desk, request: Request) -> Response:
+    """GET /versions, newest first, each with what it changed of the one before."""
+    active = desk.registry.active.version if desk.registry.active else None
+    known = await desk.bus.versions()
+    manifests = [await _manifest(desk, version) for version, _ in known]
+    before = [*manifests, None][1:]
+    now_ms = desk.bus.clock.now_ms()
+    rows: list[View] = [
+        {
+            "id": version,
+            "activated": instant(ms),
+            "active": version == active,
+            "functions": [each.name for each in manifest.functions] if manifest else [],
+            "changes": plan_view(planned(last, manifest, now_ms)) if manifest and last else None,
+        }
+        for (version, ms), manifest, last in zip(known, manifests, before, strict=True)
+    ]
+    return shown(desk, request, "versions", {"versions": rows, "takes_deploys": not isinstance(desk.deploys, str)})
+
+
+async def deploy(desk: Desk, request: Request) -> Response:
+    """POST /deploy: hand the archive over. Refused whole, with file and line, when anything in it is broken."""
+    deploys = _deploys(desk)
+    only_plan = _only_plan(request)
+    archive = await request.body()
+    if not archive:
+        raise Problem("invalid-body", "expected a packed folder, got an empty body; use `echod deploy FOLDER`")
+    return answer(_view(await deploys.deployed(archive, only_plan=only_plan)))
+
+
+async def activate(desk: Desk, request: Request) -> Response:
+    """POST /versions/{id}/activate: switch to a version that is stored."""
+    version = VersionId(request.path_params["id"])
+    return answer(_view(await _deploys(desk).activated(version, only_plan=_only_plan(request))))
+
+
+def _deploys(desk: Desk) -> Deploys:
+    if isinstance(desk.deploys, str):
+        raise Problem("no-deploys", desk.deploys)
+    return desk.deploys
+
+
+def _only_plan(request: Request) -> bool:
+    asked = request.query_params.get("plan", "0")
+    if asked not in {"0", "1"}:
+        raise Problem("invalid-parameter", f"plan: expected 0 or 1, got {asked[:20]!r}")
+    return asked == "1"
+
+
+def _view(done: Deployed) -> View:
+    return {
+        "version": done.version,
+        "generation": done.generation,
+        "functions": list(done.functions),
+        "errors": [],
+        "plan": plan_view(done.plan),
+    }
+
+
+async def _manifest(desk: Desk, version: VersionId) -> Manifest | None:
+    """What a stored version has; None where it is stored no more, or cannot be read."""
+    try:
+        return await desk.registry.manifest(version)
+    except Refused:
+        return None
