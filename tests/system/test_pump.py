@@ -46,10 +46,14 @@ class Node:
         self.registry = Registry(bus, folder)
         self.pump = Pump(bus, self.registry)
 
-    async def deploy(self, *functions: Function) -> None:
+    async def publish(self, *functions: Function) -> None:
+        """Switch the bus, and nothing more: no pump has heard of it."""
         version = VersionId(branded("DEP", next(_numbers)))
         await self.bus.put_version(version, [b""], msgspec.msgpack.encode(Manifest("functions", functions)))
         await self.bus.activate(version)
+
+    async def deploy(self, *functions: Function) -> None:
+        await self.publish(*functions)
         await self.settle()
 
     async def settle(self) -> None:
@@ -341,6 +345,86 @@ async def test_nothing_fires_for_a_function_that_is_gone(node: Node, server: Ser
     await node.settle()
     assert await node.bus.recurrences() == []
     assert await node.dues() == []
+
+
+HOURLY = CronTrigger("report", "0 * * * *")
+
+
+async def test_a_schedule_that_comes_back_mints_no_instant_twice(node: Node, server: Server) -> None:
+    """Not even where the clock was set back meanwhile: what went is remembered with its last due."""
+    server.clock.set(ms("2026-06-01T12:30:00Z"))
+    await node.deploy(function(HOURLY))
+    first = node.registry.active
+    assert first is not None
+    server.clock.set(ms("2026-06-01T13:00:01Z"))
+    await node.settle()
+    await node.deploy(function(name="shop.other"))
+    assert await node.bus.recurrences() == []
+    server.clock.set(ms("2026-06-01T12:58:00Z"))
+    await node.bus.activate(first.version)
+    await node.settle()
+    assert (await node.row()).next_ms == ms("2026-06-01T14:00:00Z")
+    server.clock.set(ms("2026-06-01T14:00:01Z"))
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-01T13:00:00Z"), ms("2026-06-01T14:00:00Z")]
+
+
+async def test_an_instant_that_was_due_before_a_schedule_went_is_there_when_it_comes_back(
+    node: Node, server: Server
+) -> None:
+    server.clock.set(ms("2026-06-01T12:30:00Z"))
+    await node.deploy(function(HOURLY))
+    first = node.registry.active
+    assert first is not None
+    server.clock.set(ms("2026-06-01T13:00:03Z"))
+    await node.publish(function(name="shop.other"))  # before any pump ticked
+    await node.registry.refresh()
+    await node.pump._converge()
+    assert await node.bus.recurrences() == []
+    server.clock.set(ms("2026-06-01T13:00:07Z"))
+    await node.bus.activate(first.version)
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-01T13:00:00Z")]
+
+
+async def test_what_would_have_been_due_while_a_schedule_was_gone_is_not_minted_when_it_comes_back(
+    node: Node, server: Server
+) -> None:
+    server.clock.set(ms("2026-06-01T12:30:00Z"))
+    await node.deploy(function(HOURLY))
+    first = node.registry.active
+    assert first is not None
+    await node.deploy(function(name="shop.other"))
+    server.clock.set(ms("2026-06-03T09:30:00Z"))
+    await node.bus.activate(first.version)
+    server.clock.set(ms("2026-06-03T10:00:02Z"))  # the pump hears late; the version has been active since half past
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-03T10:00:00Z")]
+
+
+async def test_a_pause_survives_that_a_schedule_goes_and_comes_back(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T12:30:00Z"))
+    await node.deploy(function(HOURLY))
+    await node.bus.pause_recurrence("shop.tick", "report")
+    await node.deploy(function(name="shop.other"))
+    assert not await node.bus.resume_recurrence("shop.tick", "report", ms("2026-06-01T13:00:00Z"))
+    assert await node.bus.run_now("shop.tick", "report", node.bus.new_job_id()) is None
+    await node.deploy(function(HOURLY))
+    assert (await node.row()).paused
+    server.clock.set(ms("2026-06-01T13:00:01Z"))
+    await node.settle()
+    assert await node.dues() == []
+
+
+async def test_what_is_gone_for_eight_days_is_forgotten(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T12:30:00Z"))
+    await node.deploy(function(HOURLY))
+    for _ in range(2):
+        await node.deploy(function(name="shop.other"))
+        assert [row.name for row in await node.bus.recurrences(gone=True)] == ["report"]
+    server.clock.set(ms("2026-06-09T12:30:01Z"))
+    await node.deploy(function(name="shop.other"))
+    assert await node.bus.recurrences(gone=True) == []
 
 
 async def test_a_pump_of_an_older_version_changes_nothing(node: Node, server: Server, tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ class Active(msgspec.Struct, frozen=True):
 
     version: VersionId
     generation: int
+    since_ms: int | None = None  # when it was switched to, where that was asked
 
 
 class BeatAnswer(msgspec.Struct, frozen=True):
@@ -111,11 +112,12 @@ class RecurrenceRow(msgspec.Struct, frozen=True):
     policy: bytes = b""  # msgpack of the trigger
     error: str = ""
     is_own: bool = False  # registered at run time: of no version's code
+    gone_ms: int | None = None  # the switch to a version without it; kept for when one has it again
 
     @property
     def standing(self) -> Standing:
         """What the next due of a changed rule is computed from."""
-        return Standing(self.next_ms, self.last_ms, self.policy)
+        return Standing(self.next_ms, self.last_ms, self.policy, self.gone_ms)
 
 
 class QueueStats(msgspec.Struct, frozen=True):

@@ -175,15 +175,16 @@ class Timing(Core):
         self.remember_place(job, queue)
         return Minted(job)
 
-    async def recurrences(self, queue: str | None = None) -> list[RecurrenceRow]:
-        """Stored recurrences, of one queue or of all."""
+    async def recurrences(self, queue: str | None = None, *, gone: bool = False) -> list[RecurrenceRow]:
+        """Stored recurrences, of one queue or of all; with `gone` those too that the active version lacks."""
         queues = await self.queues() if queue is None else [queue]
         names = await self.link.commands([("SMEMBERS", f"{self.base(each)}rules") for each in queues])
         wanted = [(each, name) for each, found in zip(queues, names, strict=True) for name in sorted(found)]
         rows = await self.link.commands(
             [("HGETALL", self.base(each).encode() + b"repeat:" + name) for each, name in wanted]
         )
-        return [_recurrence(each, name, flat) for (each, name), flat in zip(wanted, rows, strict=True) if flat]
+        found = [_recurrence(each, name, flat) for (each, name), flat in zip(wanted, rows, strict=True) if flat]
+        return [row for row in found if gone or row.gone_ms is None]
 
 
 def _recurrence(queue: str, name: bytes, flat: list[bytes]) -> RecurrenceRow:
@@ -212,5 +213,6 @@ def _recurrence(queue: str, name: bytes, flat: list[bytes]) -> RecurrenceRow:
         policy=row.get(b"trigger", b""),
         error=text(b"err"),
         is_own=b"own" in row,
+        gone_ms=number(b"gone"),
         **values,
     )

@@ -45,12 +45,12 @@ class Versions(Core):
 
     async def active(self) -> tuple[Active | None, bytes]:
         """What is active, and the errors it was activated with."""
-        version, generation, errors = await self.link.command(
-            "HMGET", self.keys.active, "version", "generation", "errors"
+        version, generation, errors, at_ms = await self.link.command(
+            "HMGET", self.keys.active, "version", "generation", "errors", "at"
         )
         if version is None:
             return None, b""
-        return Active(VersionId(version.decode()), int(generation)), errors or b""
+        return Active(VersionId(version.decode()), int(generation), int(at_ms) if at_ms else None), errors or b""
 
     async def versions(self) -> list[tuple[VersionId, int]]:
         """Versions that were activated, and when last, newest first."""

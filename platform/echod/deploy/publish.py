@@ -131,7 +131,7 @@ class Publisher:
         await self._registry.refresh()
         before = self._registry.active.manifest if self._registry.active else None
         gone = {each.name for each in before.functions} - {each.name for each in manifest.functions} if before else ()
-        rows, stats = await asyncio.gather(self._bus.recurrences(), self._bus.stats(sorted(gone)))
+        rows, stats = await asyncio.gather(self._bus.recurrences(gone=True), self._bus.stats(sorted(gone)))
         held = {f"{row.queue}/{row.name}": row.standing for row in rows if not row.is_own}
         waiting = {name: counts.pending + counts.scheduled for name, counts in stats.items()}
         return planned(before, manifest, self._bus.clock.now_ms(), held, waiting)

@@ -72,24 +72,32 @@ class Standing(msgspec.Struct, frozen=True):
     next_ms: int | None
     last_ms: int | None
     row: bytes = b""
+    gone_ms: int | None = None  # of one that the version being served lacks: since when it does
 
 
-def next_due(rule: Rule, now_ms: int, held: Standing | None = None) -> int:
-    """When a rule that is written is due first. A new one begins now; a changed one goes on from its last due.
+def next_due(rule: Rule, since_ms: int, held: Standing | None = None) -> int:
+    """When a rule that is written is due first. A new one begins with its version, at `since_ms`.
 
-    `held` is what stands there: so no change skips an instant. One that is the same keeps its due. Raises Refused.
+    `held` is what stands there. A changed one goes on from its last due, so that no change skips an instant. One that
+    comes back begins with its version too, but where an instant was due before it went: that one had no outcome yet.
+    (One that is the same keeps its due, and is not asked for.) Raises Refused.
     """
-    if held is None or held.last_ms is None:
-        return rule.next_after(now_ms)
-    return rule.next_after(_settled_until(held.last_ms, held.next_ms, held.row))
+    if held is None:
+        return rule.next_after(since_ms)
+    if held.gone_ms is not None and (held.next_ms is None or held.next_ms > held.gone_ms):
+        return rule.next_after(max(since_ms, held.last_ms or since_ms))
+    if held.last_ms is None and held.gone_ms is None:
+        return rule.next_after(since_ms)
+    return rule.next_after(_settled_until(held))
 
 
-def _settled_until(last_ms: int, next_ms: int | None, row: bytes) -> int:
+def _settled_until(held: Standing) -> int:
     """The last due that needs no outcome any more: of those that a pause skipped it is the newest."""
-    if next_ms is None:
+    last_ms = held.last_ms or 0
+    if held.next_ms is None:
         return last_ms
     try:
-        return max(last_ms, rule_of(restored(row)).previous(next_ms))
+        return max(last_ms, rule_of(restored(held.row)).previous(held.next_ms))
     except (Refused, msgspec.MsgspecError):  # what stands there cannot be read: it is being replaced
         return last_ms
 

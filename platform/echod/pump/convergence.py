@@ -24,6 +24,7 @@ from echofn.manifest import Function, Policy, QueueTrigger, Recurring, WebhookTr
 _log = log.get("pump")
 _payload = msgspec.msgpack.Decoder().decode
 CLASH = "a schedule registered at run time has this name; remove it, or give one of them another name="
+FORGOTTEN_MS = 8 * 86_400_000  # the bus forgets what is gone after seven days, when it is asked to
 AT_ONCE = 64  # calls under way: a folder of a thousand schedules must not make one pipeline of them
 
 
@@ -64,9 +65,9 @@ Step = Configure | Write | Remove | Fault
 
 
 def steps(
-    functions: Iterable[Function], generation: int, rows: Sequence[RecurrenceRow], now_ms: int
+    functions: Iterable[Function], generation: int, rows: Sequence[RecurrenceRow], since_ms: int, now_ms: int
 ) -> tuple[Step, ...]:
-    """The way from what the bus holds to what these functions say. Pure."""
+    """The way from what the bus holds, also of what is gone, to what these functions say since `since_ms`. Pure."""
     held = {(row.queue, row.name): row for row in rows}
     wanted: set[tuple[str, str]] = set()
     found: list[Step] = []
@@ -75,19 +76,20 @@ def steps(
         for trigger in function.triggers:
             if isinstance(trigger, QueueTrigger | WebhookTrigger):
                 continue
-            step = _write(function, trigger, held, now_ms)
+            step = _write(function, trigger, held, since_ms)
             wanted.add((step.queue, step.name))
             found.append(step)
     found += [
         Remove(row.queue, row.name)
         for key, row in held.items()
         if key not in wanted and row.generation < generation and not row.is_own
+        if row.gone_ms is None or row.gone_ms < now_ms - FORGOTTEN_MS
     ]
     return tuple(found)
 
 
 def _write(
-    function: Function, trigger: Recurring, held: dict[tuple[str, str], RecurrenceRow], now_ms: int
+    function: Function, trigger: Recurring, held: dict[tuple[str, str], RecurrenceRow], since_ms: int
 ) -> Write | Fault:
     try:
         named = identified(trigger)
@@ -99,7 +101,7 @@ def _write(
             function.name,
             named.name,
             named,
-            next_due(rule, now_ms, row.standing if row else None),
+            next_due(rule, since_ms, row.standing if row else None),
             _lane(function, trigger),
             function.policy.priority,
         )
@@ -113,8 +115,9 @@ def _lane(function: Function, trigger: Recurring) -> str:
 
 async def converge(bus: Bus, active: ActiveVersion) -> list[str]:
     """Bring the bus in line with the active version; the queue of each recurrence that was made, changed or removed."""
-    rows = await bus.recurrences()
-    way = steps(active.manifest.functions, active.generation, rows, bus.clock.now_ms())
+    rows, now_ms = await bus.recurrences(gone=True), bus.clock.now_ms()
+    since_ms = now_ms if active.since_ms is None else active.since_ms
+    way = steps(active.manifest.functions, active.generation, rows, since_ms, now_ms)
     changed: list[str] = []
     for start in range(0, len(way), AT_ONCE):
         some = way[start : start + AT_ONCE]

@@ -52,6 +52,7 @@ class ActiveVersion(msgspec.Struct, frozen=True):
     generation: int
     manifest: Manifest
     errors: tuple[LoadError, ...] = ()
+    since_ms: int | None = None  # when it was switched to
 
 
 class Registry:
@@ -124,7 +125,7 @@ class Registry:
                 raise Refused(f"version {active.version} is active but not stored; deploy the folder again")
             errors = _decoded(raw, active.version, _said_of).errors if raw else ()
             errors += tuple(error for error in manifest.errors if error.kind == UNSERVED and error not in errors)
-            self.active = ActiveVersion(active.version, active.generation, manifest, errors)
+            self.active = ActiveVersion(active.version, active.generation, manifest, errors, active.since_ms)
             self._functions = {function.name: function for function in manifest.functions}
         _log.info(
             "version.switched", version=active.version, generation=active.generation, functions=len(self._functions)

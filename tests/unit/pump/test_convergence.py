@@ -36,7 +36,7 @@ def row(trigger: CronTrigger, *, last_ms: int | None, generation: int = 1, name:
 
 
 def written(trigger: Recurring, held: tuple[RecurrenceRow, ...], now_ms: int) -> Write:
-    (write,) = (step for step in steps([function(trigger)], 2, held, now_ms) if isinstance(step, Write))
+    (write,) = (step for step in steps([function(trigger)], 2, held, now_ms, now_ms) if isinstance(step, Write))
     return write
 
 
@@ -64,14 +64,14 @@ def test_where_a_recurrence_goes_on(
 
 def test_what_the_version_does_not_have_is_removed_if_an_older_one_wrote_it() -> None:
     held = (row(HOURLY, last_ms=None, name="old"), row(HOURLY, last_ms=None, name="newer", generation=3))
-    assert [step for step in steps([function()], 2, held, NOON) if isinstance(step, Remove)] == [
+    assert [step for step in steps([function()], 2, held, NOON, NOON) if isinstance(step, Remove)] == [
         Remove("shop.tick", "old")
     ]
 
 
 def test_every_function_has_its_queue_configured() -> None:
     policy = Policy(retries=7)
-    assert steps([function(policy=policy)], 2, (), NOON) == (Configure("shop.tick", policy),)
+    assert steps([function(policy=policy)], 2, (), NOON, NOON) == (Configure("shop.tick", policy),)
 
 
 def test_a_recurrence_without_a_name_gets_its_rules_own() -> None:
@@ -82,7 +82,7 @@ def test_the_payload_names_the_lane() -> None:
     payload = msgspec.msgpack.encode({"tenant": "acme"})
     policy = Policy(lane="tenant", priority=3)
     trigger = CronTrigger("report", "0 * * * *", payload=payload)
-    (_, write) = steps([function(trigger, policy=policy)], 2, (), NOON)
+    (_, write) = steps([function(trigger, policy=policy)], 2, (), NOON, NOON)
     assert isinstance(write, Write)
     assert (write.lane, write.priority) == ("acme", 3)
     assert written(HOURLY, (), NOON).lane == "-"
@@ -99,7 +99,7 @@ def test_the_payload_names_the_lane() -> None:
     ],
 )
 def test_a_faulty_recurrence_leaves_the_others_standing(trigger: Recurring) -> None:
-    found = steps([function(trigger, HOURLY, policy=Policy(lane="tenant"))], 2, (), NOON)
+    found = steps([function(trigger, HOURLY, policy=Policy(lane="tenant"))], 2, (), NOON, NOON)
     assert [type(step) for step in found] == [Configure, Fault, Write]
     (fault,) = (step for step in found if isinstance(step, Fault))
     assert (fault.queue, fault.name) == ("shop.tick", "bad")
@@ -107,5 +107,5 @@ def test_a_faulty_recurrence_leaves_the_others_standing(trigger: Recurring) -> N
 
 
 def test_a_faulty_recurrence_does_not_remove_what_stands_under_its_name() -> None:
-    found = steps([function(CronTrigger("report", "0 0 30 2 *"))], 2, (row(HOURLY, last_ms=None),), NOON)
+    found = steps([function(CronTrigger("report", "0 0 30 2 *"))], 2, (row(HOURLY, last_ms=None),), NOON, NOON)
     assert [type(step) for step in found] == [Configure, Fault]

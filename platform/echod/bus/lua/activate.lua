@@ -12,7 +12,7 @@ end
 local active = redis.call('HMGET', g.active, 'version', 'generation', 'errors')
 if active[1] == version and active[3] == errors then return {tonumber(active[2])} end
 local generation = redis.call('HINCRBY', g.active, 'generation', 1)
-redis.call('HSET', g.active, 'version', version, 'errors', errors)
+redis.call('HSET', g.active, 'version', version, 'errors', errors, 'at', now)
 -- Strictly after the one before, so that "the version before" is known even where two were activated in one millisecond.
 local newest = redis.call('ZRANGE', g.versions, -1, -1, 'WITHSCORES')
 redis.call('ZADD', g.versions, math.max(now, (tonumber(newest[2]) or 0) + 1), version)

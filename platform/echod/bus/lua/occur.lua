@@ -5,13 +5,13 @@
 -- INCLUDE time counters news ring bell close rows birth
 -- `next_ms` is '' when nothing follows. `id` is '' for a drop; `drop` is then missed or skipped, `dropped` how many dues.
 local key = repeat_key(q, name)
-local rule = redis.call('HMGET', key, 'rev', 'next', 'payload', 'recent', 'paused', 'prio', 'last')
+local rule = redis.call('HMGET', key, 'rev', 'next', 'payload', 'recent', 'paused', 'prio', 'last', 'gone')
 if not rule[1] then return {4} end
 local recent, known = rule[4] and cmsgpack.unpack(rule[4]) or {}, nil
 for _, pair in ipairs(recent) do
   if pair[1] == due_ms then known = pair[2] end
 end
-if rule[1] ~= revision or rule[2] ~= due_ms or rule[5] then return known and {2, known} or {4} end
+if rule[1] ~= revision or rule[2] ~= due_ms or rule[5] or rule[8] then return known and {2, known} or {4} end
 
 local function advance()
   if next_ms == '' then

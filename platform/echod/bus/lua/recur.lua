@@ -4,12 +4,18 @@
 -- RETURNS same | created | changed | older (a newer generation wrote this queue) | taken (the name is code's, or not code's)
 -- INCLUDE time counters news ring bell close rows birth generation
 -- Without a generation it was registered at run time (`own`): no version's convergence changes or removes it.
+-- One that comes back (`gone`) keeps its counts, its pause and its last due, so that a late question meets the same answer.
 local is_code = generation ~= ''
 if is_code and is_older(q, generation) then return 'older' end
 local key = repeat_key(q, name)
-local old = redis.call('HMGET', key, 'rule', 'tz', 'trigger', 'payload', 'lane', 'rev', 'paused', 'next', 'prio', 'own')
-if old[1] and (old[10] == '1') == is_code then return 'taken' end
-local same_rule = old[1] == rule and old[2] == tz
+local old = redis.call('HMGET', key, 'rule', 'tz', 'trigger', 'payload', 'lane', 'rev', 'paused', 'next', 'prio', 'own', 'gone')
+local is_back = old[11]
+if old[1] and not is_back and (old[10] == '1') == is_code then return 'taken' end
+if is_back and not is_code then
+  redis.call('DEL', key)
+  old = {}
+end
+local same_rule = not is_back and old[1] == rule and old[2] == tz
 if is_code then redis.call('HSET', q.meta, 'gen', generation) end
 register(q, queue)
 redis.call('SADD', q.rules, name)
@@ -20,7 +26,7 @@ end
 redis.call('HSET', key, 'rule', rule, 'tz', tz, 'trigger', trigger, 'payload', payload, 'lane', lane, 'lane_name', lane_name,
   'prio', priority, 'rev', (tonumber(old[6]) or 0) + 1)
 redis.call('HSET', key, is_code and 'gen' or 'own', is_code and generation or 1)
-redis.call('HDEL', key, 'err')
+redis.call('HDEL', key, 'err', 'gone')
 -- The due stands when only payload or policy changed; a changed rule starts from what the caller computed from the last due.
 if not same_rule and next_ms ~= '' then
   redis.call('HSET', key, 'next', next_ms)
@@ -32,4 +38,4 @@ elseif not same_rule then
   redis.call('HDEL', key, 'next')
   redis.call('ZREM', q['repeat'], name)
 end
-return old[1] and 'changed' or 'created'
+return old[1] and not is_back and 'changed' or 'created'

@@ -6,8 +6,8 @@
 -- park: its due stands, the pump looks again in a minute. pause: out of `repeat`. resume: from next_ms ('': never again).
 local PARK_MS = 60000
 local key = repeat_key(q, name)
-local rule = redis.call('HMGET', key, 'rev', 'paused')
-if not rule[1] then return 'unknown' end
+local rule = redis.call('HMGET', key, 'rev', 'paused', 'gone')
+if not rule[1] or rule[3] then return 'unknown' end
 if action == 'park' then
   if rule[1] ~= revision then return 'stale' end
   redis.call('HSET', key, 'err', error)

@@ -3,9 +3,9 @@
 -- ARGV    name id lane lane_name
 -- RETURNS [1, id] minted or sent again | [4] no such recurrence
 -- INCLUDE time counters news ring bell close rows birth
-local rule = redis.call('HMGET', repeat_key(q, name), 'payload', 'prio')
+local rule = redis.call('HMGET', repeat_key(q, name), 'payload', 'prio', 'gone')
 if redis.call('EXISTS', job_key(q, id)) == 1 then return {1, id} end
-if not rule[1] then return {4} end
+if not rule[1] or rule[3] then return {4} end
 local fields = {'p', rule[1], 'oc', cmsgpack.pack({name, now, 1})}
 if lane_name ~= '' then
   fields[#fields + 1] = 'ln'

@@ -1,14 +1,23 @@
 -- Remove a recurrence of code, unless a newer generation wrote this queue since, or one of nobody's; jobs it minted stay.
--- KEYS    rules repeat repeat: meta
+-- KEYS    rules repeat repeat: meta global.active
 -- ARGV    name generation
 -- RETURNS removed | absent | older | taken (without a generation: it is code's; with one: it is not)
 -- FLAGS   allow-oom
--- INCLUDE generation
+-- INCLUDE time generation
+-- What code had stays for a week as `gone`, since the switch that removed it: a rollback goes on from its last due, with no
+-- instant twice and none lost that was due before.
+local FORGET_MS = 7 * 86400000
 local is_code = generation ~= ''
 if is_code and is_older(q, generation) then return 'older' end
-local row = redis.call('HMGET', repeat_key(q, name), 'rule', 'own')
-if row[1] and (row[2] == '1') == is_code then return 'taken' end
+local key = repeat_key(q, name)
+local row = redis.call('HMGET', key, 'rule', 'own', 'gone')
+if row[1] and not row[3] and (row[2] == '1') == is_code then return 'taken' end
 if is_code then redis.call('HSET', q.meta, 'gen', generation) end
-redis.call('SREM', q.rules, name)
+if row[3] and (not is_code or tonumber(row[3]) > now - FORGET_MS) then return 'absent' end
 redis.call('ZREM', q['repeat'], name)
-return redis.call('DEL', repeat_key(q, name)) == 1 and 'removed' or 'absent'
+if is_code and row[1] and not row[3] then
+  redis.call('HSET', key, 'gone', redis.call('HGET', g.active, 'at') or now)
+  return 'removed'
+end
+redis.call('SREM', q.rules, name)
+return redis.call('DEL', key) == 1 and not row[3] and 'removed' or 'absent'
