@@ -11,7 +11,7 @@ from doing import bury, claim, claim_one, counted, dead, done, hold, mint, settl
 from echod.bus import Bus
 from echod.bus.answers import LogLine
 from echod.errors import Refused
-from echod.model.ids import JobId, VersionId
+from echod.model.ids import JobId, NodeId, VersionId
 from echod.model.job import Mint, Minted, Unique
 from valkey import Server
 
@@ -250,14 +250,63 @@ async def test_a_version_is_stored_in_pieces_and_switched_to_by_one_write(bus: B
     assert (await bus.beat(pump=False)).active == (await bus.active())[0]
 
 
-async def test_old_versions_are_dropped_beyond_fifty(bus: Bus) -> None:
-    for number in range(53):
-        version = VersionId(f"DEP{number:011d}")
-        await bus.put_version(version, [b"x"], b"m")
-        await bus.activate(version)
-    assert len(await bus.versions()) == 50
-    assert await bus.get_version(VersionId(f"DEP{0:011d}")) is None
-    assert await bus.get_version(VersionId(f"DEP{52:011d}")) is not None
+def numbered(number: int) -> VersionId:
+    return VersionId(f"DEP{number:011d}")
+
+
+async def activated(bus: Bus, number: int) -> None:
+    await bus.put_version(numbered(number), [b"x", b"y"], b"m")
+    await bus.activate(numbered(number))
+
+
+async def stored(bus: Bus) -> set[bytes]:
+    """The versions of which anything is stored."""
+    keys = await bus.link.command("KEYS", bus.keys.piece("*", "*"))
+    return {key.split(b":")[-2] for key in keys}
+
+
+async def test_versions_are_kept_that_are_active_among_the_ten_before_or_run_by_a_node(
+    bus: Bus, server: Server
+) -> None:
+    other = await Bus.open(server.address)
+    try:
+        await other.join(NodeId("NOD00000000002"))
+        await activated(bus, 0)
+        await activated(bus, 1)
+        await other.beat(pump=False, running=(numbered(1),))
+        for number in range(2, 20):
+            await activated(bus, number)
+        kept = [1, *range(9, 20)]
+        assert [version for version, _ in await bus.versions()] == [numbered(number) for number in reversed(kept)]
+        assert await stored(bus) == {numbered(number).encode() for number in kept}
+        await other.beat(pump=False)  # it ended there
+        await activated(bus, 20)
+        assert await stored(bus) == {numbered(number).encode() for number in range(10, 21)}
+    finally:
+        await other.close()
+
+
+async def test_what_a_killed_deployer_stored_is_collected_an_hour_later(bus: Bus, server: Server) -> None:
+    await bus.put_version(numbered(1), [b"x", b"y"], b"m")
+    await bus.link.command("SET", bus.keys.piece(numbered(2), 0), b"half")
+    await bus.link.command("ZADD", bus.keys.uploads, bus.clock.now_ms(), numbered(2))
+    await activated(bus, 3)
+    assert await stored(bus) == {numbered(number).encode() for number in (1, 2, 3)}
+    server.clock.advance(3_600_001)
+    await activated(bus, 4)
+    assert await stored(bus) == {numbered(number).encode() for number in (3, 4)}
+    assert await bus.link.command("EXISTS", bus.keys.uploads) == 0
+
+
+async def test_a_version_that_lacks_a_piece_is_not_switched_to(bus: Bus) -> None:
+    await activated(bus, 1)
+    await bus.put_version(numbered(2), [b"x", b"y"], b"m")
+    await bus.link.command("DEL", bus.keys.piece(numbered(2), 1))
+    with pytest.raises(Refused, match="not stored whole"):
+        await bus.activate(numbered(2))
+    active, _ = await bus.active()
+    assert active is not None
+    assert (active.version, active.generation) == (numbered(1), 1)
 
 
 async def test_the_servers_state_is_told(bus: Bus) -> None:

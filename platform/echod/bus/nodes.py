@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -49,15 +49,15 @@ class Nodes(Timing):
         """The first of `count` snowflakes in a row, for a run's children. Raises LeaseGone past the lease."""
         return self.ids.reserve(count)
 
-    async def beat(self, *, pump: bool) -> BeatAnswer:
+    async def beat(self, *, pump: bool, running: Sequence[VersionId] = ()) -> BeatAnswer:
         """Renew the lease and hear the news; a pump's also ticks and trims every queue.
 
-        Raises LeaseGone before a join.
+        `running`: versions that this node has workers of; they stay stored. Raises LeaseGone before a join.
         """
         if self._node is None:
             raise LeaseGone("expected a node that joined; call join first")
         try:
-            return await self._beat(pump)
+            return await self._beat(pump, running)
         except BusAway:
             self.on_beat_failed()
             raise
@@ -66,9 +66,9 @@ class Nodes(Timing):
             self.ids.drop()
             node, _, info = self._node
             await self.join(node, info=info)
-            return await self._beat(pump)
+            return await self._beat(pump, running)
 
-    async def _beat(self, pump: bool) -> BeatAnswer:
+    async def _beat(self, pump: bool, running: Sequence[VersionId]) -> BeatAnswer:
         assert self._node is not None
         node, number, _ = self._node
         sent_ms = monotonic_ms()
@@ -81,6 +81,7 @@ class Nodes(Timing):
             limit=BEAT_LIMIT,
             roll=roll(),
             expected_ms=self.steps.expected_ms() if pump else 0,
+            running=msgspec.msgpack.encode(running),
         )
         self.clock.hear(now_ms, sent_ms)
         self.ids.lease(number, sent_ms)
@@ -101,7 +102,7 @@ class Nodes(Timing):
             now_ms,
             rank,
             nodes,
-            Active(VersionId(active[0].decode()), int(active[1])) if active else None,
+            _active(*active) if active else None,
             tick,
             tuple(sorted(names.values())),
             next_in_ms,
@@ -118,6 +119,10 @@ class Nodes(Timing):
 _entry = msgspec.msgpack.Decoder()
 
 
+def _active(version: bytes, generation: bytes, at_ms: bytes | None) -> Active:
+    return Active(VersionId(version.decode()), int(generation), int(at_ms) if at_ms else None)
+
+
 def _node(number: int, raw: bytes) -> NodeRow:
-    id, ends_ms, joined_ms, pump, info = _entry.decode(raw)
+    id, ends_ms, joined_ms, pump, info, *_ = _entry.decode(raw)
     return NodeRow(id, number, int(ends_ms), int(joined_ms), bool(pump), base64.b64decode(info))

@@ -18,8 +18,9 @@ class Versions(Core):
     async def put_version(self, version: VersionId, pieces: Sequence[bytes], manifest: bytes) -> None:
         """Store a snapshot. Content-addressed: storing it again changes nothing.
 
-        The manifest comes last and completes it.
+        The manifest comes last and completes it. One that is never activated is collected an hour later.
         """
+        await self._transfer("ZADD", self.keys.uploads, self.clock.now_ms(), version)
         for number, piece in enumerate(pieces):
             await self._transfer("SET", self.keys.piece(version, number), piece)
         await self._transfer("SET", self.keys.piece(version, "pieces"), len(pieces))
@@ -39,9 +40,12 @@ class Versions(Core):
         return manifest
 
     async def activate(self, version: VersionId, *, errors: bytes = b"") -> Active:
-        """Switch to a stored version. Raises Refused where it is not stored."""
-        (generation,) = await self.run("activate", version=version, errors=errors)
-        return Active(version, generation)
+        """Switch to a stored version. Raises Refused where it is not stored whole.
+
+        What no node runs and is older than the ten before it is collected.
+        """
+        generation, at_ms = await self.run("activate", version=version, errors=errors)
+        return Active(version, generation, at_ms)
 
     async def active(self) -> tuple[Active | None, bytes]:
         """What is active, and the errors it was activated with."""

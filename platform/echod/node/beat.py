@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from echod.bus import Bus
 from echod.bus.answers import BeatAnswer
+from echod.model.ids import VersionId
 from echod.registry.duty import LONGEST_SLEEP_S, Loop, Report
 
 
@@ -19,10 +20,18 @@ class Beat:
 
     name = "beat"
 
-    def __init__(self, bus: Bus, *, pump: bool, hear: Sequence[Callable[[BeatAnswer], object]]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        pump: bool,
+        hear: Sequence[Callable[[BeatAnswer], object]],
+        running: Callable[[], Sequence[VersionId]] = tuple,
+    ) -> None:
         self._bus = bus
         self._pump = pump
         self._hear = hear
+        self._running = running
         self._loop = Loop(self)
 
     async def run(self) -> None:
@@ -36,7 +45,7 @@ class Beat:
 
     async def turn(self) -> Report:
         """One beat."""
-        answer = await self._bus.beat(pump=self._pump)
+        answer = await self._bus.beat(pump=self._pump, running=self._running())
         for hear in self._hear:
             hear(answer)
         return Report(sleep_s=LONGEST_SLEEP_S)

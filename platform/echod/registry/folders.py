@@ -16,8 +16,7 @@ from pathlib import Path
 from echod.model.ids import VersionId
 from echod.registry.archive import Archive, archived, version_of
 
-KEPT = 20  # newest folders that are never removed
-KEPT_S = 3600.0  # nor any younger than this: a long job may still import from it
+KEPT_S = 600.0  # no folder is removed that is younger: its version may be on its way to the bus, or a worker to it
 
 
 def write(versions: Path, version: VersionId, archive: Archive) -> Path:
@@ -59,13 +58,11 @@ def holds(root: Path, version: VersionId) -> bool:
 
 
 def prune(versions: Path, keep: set[str]) -> None:
-    """Remove folders that are old and not in `keep`, and what a killed writer left."""
+    """Remove folders of versions that are not in `keep`, unless they are young, and what a killed writer left."""
+    old = time.time() - KEPT_S
     with contextlib.suppress(OSError):
-        entries = sorted(os.scandir(versions), key=lambda entry: entry.stat().st_mtime, reverse=True)
-        old = time.time() - KEPT_S
-        for position, entry in enumerate(entries):
-            kept = position < KEPT and not entry.name.startswith(".")
-            if not kept and entry.name not in keep and entry.stat().st_mtime < old:
+        for entry in list(os.scandir(versions)):
+            if entry.name not in keep and entry.stat().st_mtime < old:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 

@@ -135,6 +135,7 @@ class Registry:
                 _log.error("function.unserved", file=error.file, line=error.line, error=error.message)
         for callback in tuple(self._listeners):
             callback()
+        await self._collect()
 
     async def manifest(self, version: VersionId) -> Manifest | None:
         """The manifest of any stored version, as far as this node may serve it."""
@@ -191,10 +192,17 @@ class Registry:
                 f"version {version} cannot be written to {self._versions}: {error.strerror or error}"
             ) from None
         self._checked[version] = root
-        keep: set[str] = {version, self.active.version} if self.active else {version}
-        await asyncio.to_thread(folders.prune, self._versions, keep)
-        self._checked = {known: path for known, path in self._checked.items() if path.exists()}
         return root
+
+    async def _collect(self) -> None:
+        """Forget what the bus does: it keeps the active version, the ten before it, and those that a node runs."""
+        try:
+            kept = {version for version, _ in await self._bus.versions()}
+        except BusError:
+            return  # the next switch does it
+        await asyncio.to_thread(folders.prune, self._versions, set[str](kept))
+        self._checked = {known: path for known, path in self._checked.items() if path.exists()}
+        self._manifests = {known: manifest for known, manifest in self._manifests.items() if known in kept}
 
     def _is(self, active: Active) -> bool:
         now = self.active

@@ -19,7 +19,7 @@ from echod import log
 from echod.bus import Bus
 from echod.config import Config
 from echod.errors import BusError, Refused
-from echod.model.ids import JobId, NodeId
+from echod.model.ids import JobId, NodeId, VersionId
 from echod.supervisor import vitals
 from echod.supervisor.base import Base
 from echod.supervisor.children import Blocks
@@ -169,6 +169,11 @@ class Supervisor:
             _log.warning(
                 "supervisor.left_leases", queues=[feed.queue for feed in self._feeds.values() if not feed.is_settled]
             )
+
+    def running(self) -> tuple[VersionId, ...]:
+        """The versions that there are workers of, or jobs for: their files are needed."""
+        pools = [pool for feed in self._feeds.values() for pool in feed.crews.pools]
+        return tuple(sorted({pool.version for pool in pools if not pool.is_empty}))
 
     def status(self) -> dict[str, object]:
         """What pages show of this node's workers."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from echod.registry.archive import archived, version_of
-from echod.registry.folders import KEPT, KEPT_S, holds, prune, write
+from echod.registry.folders import KEPT_S, holds, prune, write
 
 ARCHIVE = archived("functions", {"shop.py": b"x = 1\n", "sub/deep/cart.py": b"y = 2\n", "data/rows.csv": b"a,b\n"})
 VERSION = version_of(ARCHIVE)
@@ -41,17 +42,15 @@ def test_a_changed_missing_or_foreign_file_is_noticed_and_mended(tmp_path: Path)
         assert holds(root, VERSION)
 
 
-def test_only_old_folders_beyond_the_newest_are_removed(tmp_path: Path) -> None:
-    names = [f"DEP{number:011}" for number in range(KEPT + 3)]
-    for age, name in enumerate(names):
+def test_only_folders_that_are_old_and_needed_by_no_version_are_removed(tmp_path: Path) -> None:
+    for name in ("DEP-needed", "DEP-old", "DEP-young", ".new-left"):
         (tmp_path / name).mkdir()
-        when = (tmp_path / name).stat().st_mtime - 2 * KEPT_S - age
-        os.utime(tmp_path / name, (when, when))
-    left = tmp_path / ".new-left"
-    left.mkdir()
-    os.utime(left, (0, 0))
-    prune(tmp_path, {names[-1]})
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*names[:KEPT], names[-1]])
+        (tmp_path / name / "m.py").touch()
+        if name != "DEP-young":
+            when = time.time() - KEPT_S - 1
+            os.utime(tmp_path / name, (when, when))
+    prune(tmp_path, {"DEP-needed"})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["DEP-needed", "DEP-young"]
 
 
 def test_whatever_our_umask_a_worker_of_another_user_can_read_it(tmp_path: Path) -> None:

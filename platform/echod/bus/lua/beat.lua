@@ -1,7 +1,7 @@
 -- A node's beat: renew its number, ring again for queues whose news died, and, for a pump, tick and trim all queues.
 -- KEYS    out global.nodes global.queues global.active global.wake
--- ARGV    node number lease_ms pump limit roll expected_ms
--- RETURNS [now_ms, rank, nodes, [version, generation]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms]
+-- ARGV    node number lease_ms pump limit roll expected_ms running
+-- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms]
 -- ERRORS  LEASE the node number is another's now
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows recover trim
@@ -9,7 +9,7 @@
 local mine = redis.call('HGET', g.nodes, number)
 mine = mine and cmsgpack.unpack(mine)
 if not mine or mine[1] ~= node then return redis.error_reply('LEASE node number ' .. number .. ' is not held by ' .. node) end
-mine[2], mine[4] = now + tonumber(lease_ms), tonumber(pump)
+mine[2], mine[4], mine[6] = now + tonumber(lease_ms), tonumber(pump), cmsgpack.unpack(running)
 redis.call('HSET', g.nodes, number, cmsgpack.pack(mine))
 
 local rank, nodes = 0, 0
@@ -48,5 +48,5 @@ for _, name in ipairs(redis.call('HKEYS', g.queues)) do
   queues[#queues + 1] = {name, next_in_ms}
   close(q)
 end
-local active = redis.call('HMGET', g.active, 'version', 'generation')
+local active = redis.call('HMGET', g.active, 'version', 'generation', 'at')
 return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped}
