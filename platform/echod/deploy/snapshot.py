@@ -15,7 +15,16 @@ import msgspec
 from echod.deploy.ignore import FILE, Ignored, ignored, never_taken
 from echod.errors import Refused
 from echod.model.ids import VersionId
-from echod.registry.archive import MAX_BYTES, Archive, archived, version_of
+from echod.registry.archive import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_FILES,
+    MAX_PATH_BYTES,
+    Archive,
+    archived,
+    is_inside,
+    version_of,
+)
 from echofn.discovery_protocol import package_name
 
 DEFAULT = "functions"
@@ -95,6 +104,8 @@ def _files(folder: Path, state: Path | None) -> dict[str, bytes]:
             f"{folder}: expected at most {MAX_BYTES // 1_000_000} MB, got {total / 1e6:.1f} MB "
             f"(largest: {largest}, {walk.sizes[largest] / 1e6:.1f} MB); name what does not belong in {FILE}"
         )
+    if len(walk.files) > MAX_FILES:
+        raise Refused(f"{folder}: expected at most {MAX_FILES} files, got {len(walk.files)}; name the others in {FILE}")
     contents: dict[str, bytes] = {}
     for path, file in walk.files.items():
         try:
@@ -164,6 +175,9 @@ def _check_name(path: str) -> None:
         path.encode()
     except UnicodeEncodeError:
         raise Refused(f"{path!r}: expected a file name in UTF-8; rename it") from None
+    if not is_inside(path):
+        limits = f"{MAX_PATH_BYTES} bytes and {MAX_DEPTH} folders deep"
+        raise Refused(f"{path[:200]!r}: expected a path of at most {limits}; name it in {FILE}, or move it")
 
 
 def _ignore_file(folder: Path) -> Ignored:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -17,6 +18,9 @@ from echod.model.ids import VersionId, branded
 
 PIECE_BYTES = 512 * 1000
 MAX_BYTES = 20 * 1000 * 1000
+MAX_FILES = 10_000
+MAX_PATH_BYTES = 1024
+MAX_DEPTH = 32
 _OVERHEAD_BYTES = 4 * 1000 * 1000  # of paths and framing
 
 
@@ -31,7 +35,7 @@ class Archive(msgspec.Struct, frozen=True, array_like=True):
     """The files of a version, sorted by path, and the name of the package they form."""
 
     package: str
-    files: tuple[File, ...]
+    files: Annotated[tuple[File, ...], msgspec.Meta(max_length=MAX_FILES)]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -73,21 +77,27 @@ def decompressed(packed: bytes) -> Archive:
         archive = _decode(inflate.decompress(packed, MAX_BYTES + _OVERHEAD_BYTES))
     except (zlib.error, msgspec.MsgspecError) as error:
         raise Refused(
-            f"expected a packed folder of at most {MAX_BYTES // 1_000_000} MB, got something else ({error})"
+            f"expected a packed folder of at most {MAX_BYTES // 1_000_000} MB and {MAX_FILES} files, "
+            f"got something else ({error})"
         ) from None
+    if (total := sum(len(file.data) for file in archive.files)) > MAX_BYTES:
+        raise Refused(f"expected at most {MAX_BYTES // 1_000_000} MB, got {total / 1e6:.1f} MB")
     if not is_inside(archive.package) or "/" in archive.package:
         raise Refused(f"expected a package's name, got {archive.package!r}")
+    for file in archive.files:  # before anything is made of the paths: they may be as long as the archive
+        if not is_inside(file.path):
+            raise Refused(f"expected files inside the folder, got {file.path[:200]!r}")
     paths = {file.path for file in archive.files}
     folders = {parent for path in paths for parent in _parents(path)}
-    for path in [file.path for file in archive.files if not is_inside(file.path)]:
-        raise Refused(f"expected files inside the folder, got {path!r}")
     if len(paths) != len(archive.files) or paths & folders:
         raise Refused("expected each path once, got one twice, or as a file and as a folder")
     return archive
 
 
 def is_inside(path: str) -> bool:
-    """Whether a relative path stays in its folder, spelled plainly."""
+    """Whether a relative path stays in its folder, spelled plainly, neither long nor deep beyond what disks take."""
+    if len(path) > MAX_PATH_BYTES or len(path.encode()) > MAX_PATH_BYTES or path.count("/") >= MAX_DEPTH:
+        return False
     parts = path.split("/")
     return "\0" not in path and all(part not in {"", ".", ".."} and len(part.encode()) <= 255 for part in parts)
 

@@ -119,6 +119,20 @@ def test_too_large_a_folder_names_its_largest_file(tmp_path: Path) -> None:
         taken(folder)
 
 
+def test_too_many_files_are_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {f"{number}.txt": "" for number in range(10_001)})
+    with pytest.raises(Refused, match=r"at most 10000 files, got 10001; name the others in \.echodignore"):
+        taken(folder)
+    (folder / ".echodignore").write_text("*.txt\n")
+    assert taken(folder).contents == {}
+
+
+def test_a_path_that_no_target_would_take_is_refused_here(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"/".join("a" * 33): ""})
+    with pytest.raises(Refused, match="32 folders deep"):
+        taken(folder)
+
+
 def test_a_project_serves_its_functions_folder(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, {"shop.py": ""})
     assert served_folder(tmp_path) == folder.resolve()

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
+import zlib
 
 import pytest
 
 from echod.errors import Refused
-from echod.registry.archive import PIECE_BYTES, Archive, File, archived, is_inside, opened, pieces_of, version_of
+from echod.registry.archive import (
+    PIECE_BYTES,
+    Archive,
+    File,
+    archived,
+    decompressed,
+    is_inside,
+    opened,
+    pieces_of,
+    version_of,
+)
 
 
 def test_equal_files_have_one_id_whatever_their_order() -> None:
@@ -51,13 +63,62 @@ def test_pieces_that_are_damaged_or_of_another_version_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../a.py", "/etc/passwd", "a//b.py", "", ".", "a/../../b", "a\0.py", "./a.py", "a" * 256]
+    "path",
+    [
+        "../a.py",
+        "/etc/passwd",
+        "a//b.py",
+        "",
+        ".",
+        "a/../../b",
+        "a\0.py",
+        "./a.py",
+        "a" * 256,
+        "/".join("a" * 33),
+        "a/" * 2_000_000 + "a",
+    ],
 )
 def test_a_path_that_leaves_the_folder_is_refused(path: str) -> None:
     assert not is_inside(path)
     archive = Archive("functions", (File(path, b""),))
     with pytest.raises(Refused, match="inside the folder"):
         opened(pieces_of(archive), version_of(archive))
+
+
+def test_whatever_arrives_it_is_the_archive_or_refused() -> None:
+    """Cut off anywhere, or with any byte another: never another error, never another content under its name."""
+    archive = archived("functions", {"a.py": b"x = 1\n" * 50, "sub/b.py": bytes(range(256))})
+    (packed,) = pieces_of(archive)
+    version = version_of(archive)
+    damaged = [packed[:cut] for cut in range(len(packed))]
+    damaged += [packed[:at] + bytes([packed[at] ^ 0x5A]) + packed[at + 1 :] for at in range(len(packed))]
+    told = 0
+    for each in damaged:
+        try:
+            assert opened([each], version) == archive
+        except Refused:
+            told += 1
+    assert told > len(packed)
+
+
+def test_more_files_or_bytes_than_a_version_may_have_are_refused() -> None:
+    many = Archive("functions", tuple(File(f"f{number}", b"") for number in range(100_000)))
+    with pytest.raises(Refused, match="10000 files"):
+        decompressed(b"".join(pieces_of(many)))
+    large = Archive("functions", (File("movie.bin", bytes(21_000_000)),))
+    with pytest.raises(Refused, match=r"at most 20 MB, got 21\.0 MB"):
+        decompressed(b"".join(pieces_of(large)))
+
+
+def test_what_inflates_without_end_is_refused_before_it_has() -> None:
+    bomb = zlib.compress(b"\x92\xa9functions\x91\x92\xa1a\xc6\x7f\xff\xff\xff" + bytes(200_000_000), 9)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match="got something else"):
+            decompressed(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("paths", [("a.py", "a.py"), ("a", "a/b.py"), ("x/y", "x/y/z/w.py")])
