@@ -536,9 +536,37 @@ PAGES: dict[str, tuple[str, Json]] = {
         "versions",
         {
             "versions": [
-                {"id": "DEP0KHTOWnGLuC", "activated": at(-60), "active": True},
-                {"id": "DEP0KHTOWnGLuB", "activated": at(-3_600), "active": False},
-            ]
+                {
+                    "id": "DEP0KHTOWnGLuC",
+                    "activated": at(-60),
+                    "active": True,
+                    "functions": ["shop.pack", "billing.send"],
+                    "changes": {
+                        "lines": [
+                            {"mark": "+", "text": "function billing.send"},
+                            {"mark": "~", "text": "function shop.pack: code, limits"},
+                            {
+                                "mark": "-",
+                                "text": "function shop.old: 3 waiting jobs stay until a version has it again",
+                            },
+                            {
+                                "mark": "-",
+                                "text": f"schedule {'long-' * 30}: 0 6 * * mon, would have been due tomorrow",
+                            },
+                            {"mark": "~", "text": "limit of shop.pack: timeout 1m → 30s"},
+                        ]
+                    },
+                },
+                {
+                    "id": "DEP0KHTOWnGLuB",
+                    "activated": at(-3_600),
+                    "active": False,
+                    "functions": ["shop.pack"],
+                    "changes": {"lines": [{"mark": "~", "text": f"function {ATTACK}: code"}]},
+                },
+                {"id": "DEP0KHTOWnGLuA", "activated": at(-7_200), "active": False, "functions": ["a"], "changes": None},
+            ],
+            "takes_deploys": True,
         },
     ),
     "/nodes": (

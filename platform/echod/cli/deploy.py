@@ -91,9 +91,8 @@ def _print(answer: Json, client: Client, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    lines = plan_lines(answer["plan"])
-    for mark, text in lines or [("", "nothing changes")]:
-        click.secho(f"  {mark:<1} {text}", fg=_COLOURS.get(mark))
+    for line in answer["plan"]["lines"]:
+        click.secho(f"  {line['mark']} {line['text']}", fg=_COLOURS.get(line["mark"]))
     count = len(answer["functions"])
     functions = f"{count} function" if count == 1 else f"{count} functions"
     if answer["generation"] is None:
@@ -105,42 +104,11 @@ def _print(answer: Json, client: Client, *, as_json: bool) -> None:
 _COLOURS = {"+": "green", "~": "yellow", "-": "red"}
 
 
-def plan_lines(plan: Json) -> list[tuple[str, str]]:
-    """What a switch changes, a line each: "+" begins, "~" changes, "-" ends."""
-    functions, schedules = plan["functions"], plan["schedules"]
-    lines = [("+", f"function {name}") for name in functions["new"]]
-    lines += [("~", f"function {each['name']}: {', '.join(each['what'])}") for each in functions["changed"]]
-    lines += [("-", f"function {each['name']}{_orphans(each['waiting'])}") for each in functions["gone"]]
-    lines += [("+", f"schedule {each['id']}: {_rule(each)}, first due {_due(each)}") for each in schedules["start"]]
-    for each in schedules["change"]:
-        was = each["was"]
-        lines.append(("~", f"schedule {each['id']}: {_rule(was)} → {_rule(each)}, due {_due(was)} → {_due(each)}"))
-    lines += [
-        ("-", f"schedule {each['id']}: {_rule(each)}, would have been due {_due(each)}") for each in schedules["end"]
-    ]
-    lines += [("~", f"limit of {each['function']}: {each['text']}") for each in plan["limits"]]
-    return lines + [("~", f"wall of {each['function']}: {each['text']}") for each in plan["walls"]]
-
-
-def _rule(schedule: Json) -> str:
-    return str(schedule["rule"]) if schedule["tz"] == "UTC" else f"{schedule['rule']} {schedule['tz']}"
-
-
-def _due(schedule: Json) -> str:
-    return str(schedule["next"] or "at no instant (paused, or not begun)")
-
-
-def _orphans(waiting: int) -> str:
-    if not waiting:
-        return ""
-    return f": {waiting} waiting {'job stays' if waiting == 1 else 'jobs stay'} until a version has it again"
-
-
 def _counted(plan: Json) -> str:
     """A plan in a word: "+2 ~1 -0"."""
     if plan is None:
         return ""
-    marks = [mark for mark, _ in plan_lines(plan)]
+    marks = [line["mark"] for line in plan["lines"]]
     return " ".join(f"{mark}{count}" for mark in "+~-" if (count := marks.count(mark))) or "nothing"
 
 

@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from echod.errors import Refused
 from echod.gateway.desk import Deploys, Desk, answer, shown
+from echod.gateway.plans import plan_view
 from echod.gateway.problems import Problem
-from echod.gateway.views import View, instant, plan_view
+from echod.gateway.views import View, instant
 from echod.model.ids import VersionId
 from echod.policy.plan import Deployed, planned
 from echofn.manifest import Manifest

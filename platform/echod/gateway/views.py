@@ -17,7 +17,6 @@ import msgspec
 from echod.bus.answers import LogLine, NodeRow, QueueStats, RecurrenceRow
 from echod.model.job import Error, History, Job
 from echod.policy.nesting import is_deeper
-from echod.policy.plan import Option, Plan, Schedule, option_text
 from echod.policy.recurring import text_of, zone_of
 from echofn import masking
 from echofn.codec import NIL
@@ -284,40 +283,6 @@ def schedule_view(row: RecurrenceRow) -> View:
         "error": row.error or None,
         "origin": "runtime" if row.is_own else "code",
     }
-
-
-def plan_view(plan: Plan) -> View:
-    """What a switch changes: functions, schedules, and options with their values as the policy has them."""
-    return {
-        "functions": {
-            "new": list(plan.new),
-            "changed": [{"name": each.name, "what": list(each.what)} for each in plan.changed],
-            "gone": [{"name": each.name, "waiting": each.waiting} for each in plan.gone],
-        },
-        "schedules": {
-            "start": [_scheduled(each) for each in plan.start],
-            "change": [{**_scheduled(each.now), "was": _scheduled(each.was)} for each in plan.change],
-            "end": [_scheduled(each) for each in plan.end],
-        },
-        "limits": [_option_view(each) for each in plan.limits],
-        "walls": [_option_view(each) for each in plan.walls],
-    }
-
-
-def _scheduled(schedule: Schedule) -> View:
-    return {
-        "id": schedule.id,
-        "rule": schedule.rule,
-        "tz": schedule.tz,
-        "next": instant_or_none(schedule.next_ms),
-    }
-
-
-def _option_view(option: Option) -> View:
-    name, was = option_text(option.name, option.was)
-    _, now = option_text(option.name, option.now)
-    text = f"{name} {was} → {now}"
-    return {"function": option.function, "option": option.name, "was": option.was, "now": option.now, "text": text}
 
 
 def node_view(row: NodeRow) -> View:

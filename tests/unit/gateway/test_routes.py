@@ -326,10 +326,14 @@ async def test_a_deploy_gets_the_whole_archive_and_its_answer_is_sent(server: Va
                         "option": "timeout_ms",
                         "was": 60_000,
                         "now": 30_000,
-                        "text": "timeout 1m → 30s",
                     }
                 ],
                 "walls": [],
+                "lines": [
+                    {"mark": "-", "text": "function shop.old: 3 waiting jobs stay until a version has it again"},
+                    {"mark": "~", "text": "schedule shop.pack/1: 0 6 * * * → @daily, is due 1970-01-02T00:00:00.000Z"},
+                    {"mark": "~", "text": "limit of shop.pack: timeout 1m → 30s"},
+                ],
             },
         }
         assert (await rig.http.post("/deploy")).status_code == 400

@@ -33,7 +33,8 @@ marked `+`. Whatever is missing shows as "–"; unknown keys are ignored; a wron
   morgue     GET /morgue: {"jobs": [dead jobs, with error], "cursor"}; the page groups them by function and cause
   schedules  GET /schedules: {"schedules": [rows]}
   lanes      {"lanes": [{"function", "lane", "pending", "active", "weight", "paused", "path"+: the policy's lane path}]}
-  versions   {"versions": [{"id", "activated", "active": bool}]}
+  versions   {"versions": [{"id", "activated", "active": bool, "functions": [name],
+             "changes": {"lines": [{"mark": "+"|"~"|"-", "text"}]}|null: of the one before}], "takes_deploys": bool}
   nodes      {"nodes": [{"id", "number", "roles": [text], "host", "pid", "seen", "sandbox", "workers": int|null}]}
   bus        a flat or nested dict of facts: address, version, memory, persistence, policy, clients, …
   problem    the problem+json object: {"status", "title", "detail", …}

@@ -6,7 +6,7 @@ documented at the top of `pages/__init__.py`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -233,14 +233,26 @@ class LanesPage(msgspec.Struct, frozen=True):
     lanes: tuple[Lane, ...] = ()
 
 
+class Change(msgspec.Struct, frozen=True):
+    mark: Literal["+", "~", "-"]
+    text: str
+
+
+class Changes(msgspec.Struct, frozen=True):
+    lines: tuple[Change, ...] = ()
+
+
 class Version(msgspec.Struct, frozen=True):
     id: str
     activated: str | None = None
     active: bool = False
+    functions: tuple[str, ...] = ()
+    changes: Changes | None = None
 
 
 class VersionsPage(msgspec.Struct, frozen=True):
     versions: tuple[Version, ...] = ()
+    takes_deploys: bool = False
 
 
 class Node(msgspec.Struct, frozen=True):

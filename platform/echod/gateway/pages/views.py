@@ -250,7 +250,13 @@ def lanes(page: given.LanesPage, now_ms: float) -> View:
 
 
 def versions(page: given.VersionsPage, now_ms: float) -> View:
-    return {"title": "Versions", "versions": page.versions}
+    before = next((one.id for one in page.versions if not one.active), None)
+    return {
+        "title": "Versions",
+        "versions": page.versions,
+        "before": before if page.takes_deploys else None,
+        "takes_deploys": page.takes_deploys,
+    }
 
 
 def nodes(page: given.NodesPage, now_ms: float) -> View:
