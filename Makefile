@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test check fmt unit bench soak clean
+.PHONY: help dev test check fmt unit bench soak site clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench: $(TOOLS) ## Our figures on this machine
 
 soak: $(TOOLS) ## The long drills, whole
 	@ECHOD_SOAK=1 $(BIN)/python -m pytest -q -n 2 tests/system tests/machines $(ARGS)
+
+site: $(TOOLS) ## Build the documentation's site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 clean: ## Remove the environment, state and caches
 	@rm -rf $(VENV) .echod .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -151,7 +151,33 @@ if TYPE_CHECKING:
         enabled: bool = True,
     ) -> Annotation: ...
     def queue(function: Any = None, /, **options: Any) -> Any:
-        """Jobs of this function come from callers: HTTP, `ctx.enqueue`, other programs."""
+        """Jobs of this function come from callers: HTTP, `ctx.enqueue`, other programs. `@queue` bare works, too.
+
+        name: the function's name, in place of `module.function`
+        lane: path into the payload whose value names a fair share: "tenant", "order.customer"
+        retries: charged runs after the first before the job is dead
+        backoff: waits between runs: full jitter, doubling from 500 ms to 10 min; or "linear", "fixed", a `Backoff`,
+            one wait, or a list of them, of which the last one stays
+        fail_on: exceptions that another run would only repeat: the job is dead at once
+        timeout: after it the run and every process it started are killed
+        workers: fewest and most processes on each node; as many as it has CPUs
+        priority: lower runs first within its lane
+        unique: at most one job per value of this path, or per payload (True), for as long as `until` says
+        until: "done", "started", or a time from the mint on
+        max_pending: callers beyond it get 429
+        memory: above it an allocation fails with MemoryError
+        per_worker: runs of an async function side by side in one worker; of a sync one it is always one
+        tmp: what may be written to /tmp
+        network: what a handler may reach: nothing, these TCP ports ([443]), or everything (True)
+        processes: how many processes a run may start
+        recycle_jobs: a worker is replaced after about so many jobs
+        keep: how long ended jobs are kept
+        secrets: variables of the node's environment that the functions of the module get; they get no others
+        redact: paths into the payload that are masked for people, on pages, in lists, logs and errors
+        payload: what a job carries that is minted without one
+        env: where the annotation counts: "prod", "dev", or a list; anywhere unless it is given
+        enabled: False: nowhere
+        """
 
     def cron(
         rule: str,
@@ -165,7 +191,14 @@ if TYPE_CHECKING:
         env: Environments = ...,
         enabled: bool = True,
     ) -> Annotation:
-        """A job at every instant of a cron rule, in the rule's own zone."""
+        """A job at every instant of a cron rule, in the rule's own zone: `@cron("0 6 * * mon", tz="Europe/Berlin")`.
+
+        tz: the rule's zone; never the machine's
+        name: the schedule's own name; its rule and zone unless it is given
+        missed: which instants that passed while nothing ran are made good: none, the last, or all up to `cap`
+        cap: with missed="all": how many, the newest
+        payload: what its jobs carry
+        """
         ...
 
     def every(
@@ -180,7 +213,14 @@ if TYPE_CHECKING:
         env: Environments = ...,
         enabled: bool = True,
     ) -> Annotation:
-        """A job every period, counted from the epoch or from `anchor`."""
+        """A job every period: `@every("20s")`. Restarts and deploys do not shift it.
+
+        anchor: count from here; from the epoch unless it is given
+        name: the schedule's own name; its period unless it is given
+        missed: which instants that passed while nothing ran are made good: none, the last, or all up to `cap`
+        cap: with missed="all": how many, the newest
+        payload: what its jobs carry
+        """
         ...
 
     def webhook(
@@ -212,7 +252,15 @@ if TYPE_CHECKING:
         env: Environments = ...,
         enabled: bool = True,
     ) -> Annotation:
-        """A job for every verified request to `path`."""
+        """A job for every verified request to `path`: `@webhook("/hooks/github", verify="github", secret="NAME")`.
+
+        verify: how; None: whoever reaches the path is believed
+        secret: the name of the variable that holds the secret, or several, each of which is tried
+        lane: path into the request whose value names a fair share: "json.repository.full_name", "headers.x-shop"
+        unique: path into the request that says what is the same delivery, where the sender's own id does not
+        until: for how long it is the same
+        redact: paths into the request that are masked for people
+        """
         ...
 
     @overload
@@ -220,7 +268,12 @@ if TYPE_CHECKING:
     @overload
     def lifespan(*, startup_timeout: Duration = "30s") -> Callable[[L], L]: ...
     def lifespan(function: Any = None, /, **options: Any) -> Any:
-        """What a module's workers have from before their first job until after their last: `ctx.state`."""
+        """What a module's workers have from before their first job until after their last: `ctx.state`.
+
+        On a generator that yields once, sync or async; a mapping's values are attributes of `ctx.state`.
+
+        startup_timeout: how long a worker may take up to the yield
+        """
 
 else:
 

@@ -66,6 +66,7 @@ class Context(_Parametrised[StateT]):
 
     @property
     def job_id(self) -> str:
+        """The job's id: the same in each of its runs, and no other job's."""
         return self._job.id
 
     @property
@@ -90,6 +91,7 @@ class Context(_Parametrised[StateT]):
 
     @property
     def lane(self) -> str:
+        """The job's lane; "-" without one."""
         return self._job.lane
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP_LEVEL = {
-    *("pyproject.toml", "constraints.txt", "Makefile", "Procfile", "docker-compose.yml"),
+    *("pyproject.toml", "constraints.txt", "Makefile", "Procfile", "docker-compose.yml", "mkdocs.yml"),
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", ".gitignore"),
     *("platform", "runtime", "functions", "tests", "bench", "docs", ".ci"),
 }

@@ -172,42 +172,6 @@ def answers(node: Node) -> bool:
         return False
 
 
-def test_the_readmes_first_function_works_as_printed(node: Make) -> None:
-    text = (ROOT / "README.md").read_text()
-    (code,) = re.findall(r"```python\n# functions/shop.py\n(.*?)```", text, re.S)
-    dev = node({"shop.py": code}).start()
-    assert dev.errors() == []
-    (command,) = re.findall(r"^    echod (invoke .*)$", text, re.M)
-    words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", command)]
-    invoked = dev.cli(*words)
-    assert (invoked.returncode, invoked.stdout.strip()) == (0, '"sent on attempt 1"')
-    (row,) = dev.get("/schedules")["schedules"]
-    assert (row["function"], row["rule"]) == ("shop.remind", "every 1h")
-
-
-def test_the_readmes_other_program_works_as_printed(node: Make) -> None:
-    text = (ROOT / "README.md").read_text()
-    (function,) = re.findall(r"```python\n# functions/shop.py\n(.*?)```", text, re.S)
-    (program,) = re.findall(r"```python\n(import echod\n.*?)```", text, re.S)
-    dev = node({"shop.py": function}).start()
-    shown = program.replace("\n    jobs = ", "\n    print(result)\n    jobs = ")
-    done = subprocess.run(
-        [sys.executable, "-c", shown],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=dev.folder.parent,
-        env=environment(ECHOD_URL=dev.url),
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    first, result = done.stdout.splitlines()
-    assert re.fullmatch(r"JOB\w{11} scheduled", first)
-    assert result == "sent on attempt 1"
-    jobs = dev.get("/jobs?function=shop.send_invoice")["jobs"]
-    assert len(jobs) == 4
-    assert [row["id"] for row in dev.get("/schedules")["schedules"]] == ["shop.remind/every 1h"]
-
-
 def test_init_and_dev_in_a_fresh_folder_need_nothing_else(tmp_path: Path, node: Make) -> None:
     """The user's path of the README."""
     place = tmp_path / "hello-echod"

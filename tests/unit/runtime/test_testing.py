@@ -6,7 +6,6 @@ import asyncio
 import json.tool
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -371,19 +370,3 @@ def test_a_fake_context_needs_neither_pytest_nor_echod() -> None:
     code = "import sys, echofn.testing as t; t.fake_context(); print({'echod', 'pytest'} & {*sys.modules})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
-
-
-# ---- the README ----
-
-
-def test_the_readmes_tests_pass_as_they_stand_there(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    blocks = dict(re.findall(r"```python\n# (\S+\.py)\n(.*?)```", readme, re.DOTALL))
-    for path in ("functions/shop.py", "test_shop.py"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text(blocks[path])
-    tested = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:schemathesis", "-p", "no:asyncio", "-W", "error"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert "2 passed" in tested.stdout, tested.stdout + tested.stderr
