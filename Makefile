@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test check fmt unit bench soak site clean
+.PHONY: help dev test check fmt unit bench soak site demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ soak: $(TOOLS) ## The long drills, whole
 
 site: $(TOOLS) ## Build the documentation's site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+demo: $(TOOLS) ## Record docs/demo.cast anew
+	@PYTHONPATH=tests $(BIN)/python tests/demo.py docs/demo.cast
 
 clean: ## Remove the environment, state and caches
 	@rm -rf $(VENV) .echod .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -194,13 +194,15 @@ def run(*arguments: str, stdin: str = "", cwd: Path | None = None, **env: str) -
 
 
 class Terminal:
-    """A verb on a terminal of its own."""
+    """A verb, or another program, on a terminal of its own."""
 
-    def __init__(self, *arguments: str, cwd: Path | None = None, **env: str) -> None:
+    def __init__(
+        self, *arguments: str, program: Sequence[str] = tuple(ECHOD), cwd: Path | None = None, **env: str
+    ) -> None:
         self.said = ""
         self._master, slave = os.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _ON_TERMINAL, *ECHOD, *arguments],
+            [sys.executable, "-c", _ON_TERMINAL, *program, *arguments],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             env=environment(TERM="xterm", **env), cwd=cwd,
         )  # fmt: skip
