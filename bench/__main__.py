@@ -7,13 +7,17 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
-from bench.node import Node, running
+from bench.node import TOKEN, Node, running
 from echod.bus import Bus
+from echod.cli.client import Client
+from echod.deploy.snapshot import taken
 from echod.model.ids import JobId
 from echod.model.job import Job, Mint
+from echod.registry.archive import pieces_of
 
 NIL = msgspec.msgpack.encode(None)
 BULK = 500
@@ -121,8 +125,57 @@ def spread(values_ms: Sequence[float]) -> str:
     )
 
 
+async def deploy(node: Node) -> str:
+    """A folder of 50 modules, from packing it to the end of its first job on a node that served nothing; the median."""
+    client, folder, took = Client(node.url, TOKEN), node.place / "fifty", list[float]()
+    folder.mkdir()
+    for turn in range(5):
+        for number in range(50):
+            (folder / f"m{number}.py").write_text(_answering(f"{turn}.{number}"))
+        began = time.perf_counter()
+        _deployed(client, folder)
+        _answers(client, "m49.f", f"{turn}.49")
+        took.append(time.perf_counter() - began)
+    return f"{statistics.median(took):.2f} s, max {max(took):.2f} s ({len(took)} deploys)"
+
+
+async def rollback(node: Node) -> str:
+    """From the request to the end of the first job on the version before."""
+    client, folder, took = Client(node.url, TOKEN), node.place / "one", list[float]()
+    folder.mkdir()
+    versions: list[str] = []
+    for text in ("old", "new"):
+        (folder / "m.py").write_text(_answering(text))
+        versions.append(_deployed(client, folder))
+        _answers(client, "m.f", text)
+    for turn in range(20):
+        began = time.perf_counter()
+        client.post(f"/versions/{versions[turn % 2]}/activate")
+        _answers(client, "m.f", ("old", "new")[turn % 2])
+        took.append((time.perf_counter() - began) * 1000)
+    return spread(took)
+
+
+def _answering(text: str) -> str:
+    return f"from echofn import queue\n\n@queue()\ndef f(payload):\n    return {text!r}\n"
+
+
+def _deployed(client: Client, folder: Path) -> str:
+    """The version that a folder became."""
+    body = b"".join(pieces_of(taken(folder).archive))
+    headers = {"Content-Type": "application/octet-stream"}
+    return str(client.call("POST", "/deploy", body, headers, timeout=120).body["version"])
+
+
+def _answers(client: Client, name: str, text: str) -> None:
+    """Call until the code that says `text` answers."""
+    headers = {"Content-Type": "application/json", "Prefer": "wait=10"}
+    while client.call("POST", f"/functions/{name}", b"null", headers).body != text:
+        pass
+
+
 BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
-    bench.__name__: bench for bench in (drain, dispatch, late, cron, crash, idle)
+    bench.__name__: bench for bench in (drain, dispatch, late, cron, crash, idle, deploy, rollback)
 }
 
 
@@ -130,7 +183,7 @@ async def main(names: Sequence[str]) -> None:
     if unknown := [name for name in names if name not in BENCHES]:
         raise SystemExit(f"expected some of {', '.join(BENCHES)}, got {', '.join(unknown)}")
     for name in names or BENCHES:
-        async with running() as node:
+        async with running(deploys=name in {"deploy", "rollback"}) as node:
             print(f"{name:9} {await BENCHES[name](node)}", flush=True)
 
 

@@ -22,6 +22,7 @@ from echod.errors import BusAway
 from echod.model.ids import NodeId, branded
 
 READY_S = 30.0
+TOKEN = "bench-0123456789abcdef0123456789abcdef"  # of a node on loopback that lives as long as its bench
 
 
 def free_port() -> int:
@@ -35,9 +36,11 @@ def free_port() -> int:
 class Node:
     """A running `echod dev` and a `Bus` that mints into it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], bus: Bus) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], bus: Bus, url: str, place: Path) -> None:
         self.process = process
         self.bus = bus
+        self.url = url
+        self.place = place  # for what a benchmark writes
 
     def cpu_s(self) -> float:
         """CPU seconds of the node and every process below it, embedded server included."""
@@ -49,23 +52,30 @@ class Node:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Node]:
-    """Serve bench/functions.py until the block ends."""
+async def running(*, deploys: bool = False) -> AsyncIterator[Node]:
+    """Serve bench/functions.py until the block ends; with `deploys` nothing, until it is deployed."""
     place = Path(tempfile.mkdtemp(prefix="echod-bench-"))
     folder = place / "work"
     folder.mkdir()
     shutil.copy(Path(__file__).with_name("functions.py"), folder / "load.py")
     state = place / "state"
     echod = Path(sys.executable).with_name("echod")
-    command = [str(echod), "dev", str(folder), "--port", str(free_port()), "--state", str(state), "--no-reload"]
+    port = free_port()
+    serving = ["start"] if deploys else ["dev", str(folder), "--no-reload"]
+    command = [str(echod), *serving, "--port", str(port), "--state", str(state)]
     log = (place / "log").open("wb")
     process = subprocess.Popen(  # noqa: ASYNC220  # nothing else runs on this loop yet
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, "ECHOD_TOKEN": TOKEN},
     )
     bus: Bus | None = None
     try:
-        bus = await _connected(state / "valkey.sock", process, place / "log")
-        yield Node(process, bus)
+        bus = await _connected(state / "valkey.sock", process, place / "log", port=port if deploys else None)
+        yield Node(process, bus, f"http://127.0.0.1:{port}", place)
     finally:
         if bus:
             await bus.leave()
@@ -79,7 +89,12 @@ async def running() -> AsyncIterator[Node]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-async def _connected(path: Path, process: subprocess.Popen[bytes], log: Path) -> Bus:
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def _connected(path: Path, process: subprocess.Popen[bytes], log: Path, *, port: int | None) -> Bus:
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
         if process.poll() is not None:
@@ -87,7 +102,7 @@ async def _connected(path: Path, process: subprocess.Popen[bytes], log: Path) ->
         try:
             bus = await Bus.open(f"unix://{path}")
             active, _ = await bus.active()
-            if active:
+            if active or (port and _listens(port)):
                 await bus.join(NodeId(branded("NOD", os.getpid())))
                 return bus
             await bus.close()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from nodes import TOKEN, Node, until
+from nodes import ECHOD, TOKEN, Node, environment, until
 
 HOURLY = "@every('1h', name='hourly')\ndef tick():\n    pass\n"
 
@@ -83,3 +87,148 @@ def test_what_cannot_be_rolled_back_to_is_refused(node: Node) -> None:
     refused = node.cli("deploy", str(node.folder), "--plan")
     assert (refused.returncode, "bad.py:1:7" in refused.stderr) == (2, True)
     serves(node, 1)
+
+
+SLOW = """
+import time
+from pathlib import Path
+from echofn import queue, Context
+
+@queue(timeout="60s", workers=(1, 1))
+def f(payload, ctx: Context):
+    ctx.progress(0.5, "begun")
+    while payload and not Path(payload).exists():
+        time.sleep(0.01)
+    return [{version}, ctx.version]
+"""
+
+
+def test_what_runs_ends_on_its_version_what_waits_runs_on_the_new_one_and_a_pin_holds(node: Node) -> None:
+    node.save("m.py", SLOW.format(version=1))
+    deploy(node)
+    until(lambda: node.ask("POST", "/functions/m.f", None, Prefer="wait=20")[0] == 200)
+    first = node.get("/versions")["versions"][0]["id"]
+    let_go = node.state / "versions" / first / "functions" / "go"  # a worker reads its version's folder, and that alone
+    running = node.mint("m.f", str(let_go))
+    until(lambda: node.job(running)["progress"])
+    waiting = node.mint("m.f")
+    pinned = node.ask("POST", "/functions/m.f", None, Echo_Version=first)[1]["id"]
+    node.save("m.py", SLOW.format(version=2))
+    deploy(node)
+    second = node.get("/versions")["versions"][0]["id"]
+    assert ended(node, waiting) == [2, second]
+    assert node.job(running)["state"] == "active"
+    let_go.touch()
+    assert (ended(node, running), ended(node, pinned)) == ([1, first], [1, first])
+    ran = {each: [run["version"] for run in node.job(each)["history"]] for each in (running, waiting, pinned)}
+    assert ran == {running: [first], waiting: [second], pinned: [first]}
+
+
+def ended(node: Node, job: str) -> object:
+    until(lambda: node.job(job)["state"] == "done")
+    return node.job(job)["result"]
+
+
+def test_two_deployers_at_once_one_wins_and_all_agree(node: Node, tmp_path: Path) -> None:
+    second = Node(tmp_path / "second")
+    bus = f"unix://{node.state}/valkey.sock"
+    try:
+        second.start("gateway", "--bus", bus, folder=False, ready=False, ECHOD_TOKEN=TOKEN)
+        node.save("m.py", code(1))
+        second.save("m.py", code(2))
+        with ThreadPoolExecutor(2) as both:
+            done = list(both.map(lambda each: each.cli("deploy", str(each.folder), "--json"), (node, second)))
+        assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
+        told = {answer["version"]: answer["generation"] for answer in (json.loads(each.stdout) for each in done)}
+        assert sorted(told.values()) == [1, 2]
+        winner = max(told, key=lambda version: told[version])
+        for each in (node, second):
+            until(lambda each=each: each.get("/readyz")["version"] == winner)  # type: ignore[misc]
+        serves(node, 1 if winner == json.loads(done[0].stdout)["version"] else 2)
+        assert [each["id"] for each in node.get("/versions")["versions"]] == sorted(told, key=lambda v: -told[v])
+    finally:
+        second.close()
+
+
+def test_alternating_deploys_and_rollbacks_end_where_they_began(node: Node) -> None:
+    """Disk, bus and descriptors at their baseline; each switch serves. 200 of them under ECHOD_SOAK=1."""
+    rounds = 100 if os.environ.get("ECHOD_SOAK") else 4
+    texts = [code(1, HOURLY), code(2)]
+    for text in texts:
+        node.save("m.py", text)
+        deploy(node)
+    serves(node, 2)
+    before = traces(node)
+    for number in range(rounds):
+        node.save("m.py", texts[number % 2])
+        deploy(node)
+        serves(node, number % 2 + 1)
+        assert node.cli("rollback").returncode == 0
+        serves(node, (number + 1) % 2 + 1)
+    until(lambda: traces(node)[:2] == before[:2] and traces(node)[2] <= before[2] + 4, 90)
+
+
+def traces(node: Node) -> tuple[list[str], list[str], int]:
+    """What is left on disk, on the bus, and open in the node's own process."""
+    on_disk = sorted(entry.name for entry in (node.state / "versions").iterdir())
+    with socket.socket(socket.AF_UNIX) as bus:
+        bus.settimeout(10)
+        bus.connect(str(node.state / "valkey.sock"))
+        bus.sendall(b"KEYS emq:{~}:version*\r\n")
+        with bus.makefile("rb") as answer:
+            count = int(answer.readline()[1:])
+            lines = [answer.readline() for _ in range(2 * count)]
+    return on_disk, sorted(line.decode() for line in lines[1::2]), len(list(Path(f"/proc/{node.pid}/fd").iterdir()))
+
+
+def test_jobs_of_a_function_that_is_gone_wait_orphaned_until_a_version_has_it_again(node: Node) -> None:
+    deploy(node)
+    serves(node, 1)
+    assert node.ask("POST", "/functions/m.f/pause")[0] == 200
+    left = node.mint("m.f")
+    assert not node.job(left)["orphaned"]
+    node.save("n.py", code(3))
+    (node.folder / "m.py").unlink()
+    assert "  - function m.f: 1 waiting job stays until a version has it again\n" in deploy(node)
+    assert node.job(left)["orphaned"]
+    assert [each["orphaned"] for each in node.get("/jobs?function=m.f&state=pending")["jobs"]] == [True]
+    assert "pending (orphaned)" in node.cli("jobs", "--function", "m.f", "--state", "pending").stdout
+    assert node.cli("rollback").returncode == 0
+    assert not node.job(left)["orphaned"]
+    assert node.ask("POST", "/functions/m.f/resume")[0] == 200
+    assert ended(node, left) == 1
+
+
+@pytest.mark.parametrize("whom", ["node", "deployer"])
+@pytest.mark.parametrize("step", ["written", "stored", "switched"])
+def test_killed_in_the_middle_of_a_deploy_either_version_is_whole(node: Node, whom: str, step: str) -> None:
+    """Once its files are on disk, once they are on the bus, once the switch is logged."""
+    deploy(node)
+    serves(node, 1)
+    old = traces(node)
+    node.save("m.py", code(2, "# " + "x" * 100_000))
+    deployer = subprocess.Popen(
+        [*ECHOD, "deploy", str(node.folder)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=environment(ECHOD_URL=node.url, ECHOD_TOKEN=TOKEN),
+    )  # fmt: skip
+    reached = {
+        "written": lambda: len(traces(node)[0]) > len(old[0]),
+        "stored": lambda: len(traces(node)[1]) > len(old[1]),
+        "switched": lambda: node.said().count("version.switched") == 2,
+    }
+    until(reached[step])
+    if whom == "deployer":
+        deployer.kill()
+    else:
+        node.kill()
+        node.start("start", folder=False, ECHOD_TOKEN=TOKEN)
+    deployer.wait()
+    version = node.get("/readyz")["version"]
+    value = node.call("m.f", {})
+    assert value in (1, 2)
+    if whom == "node":
+        first = node.get("/versions")["versions"][-1]["id"]
+        assert value == (1 if version == first else 2)
+    deploy(node)
+    serves(node, 2)

@@ -108,7 +108,8 @@ def _each(job_ids: tuple[str, ...], action: str, url: str | None, as_json: bool)
 
 
 def _state(record: Json) -> str:
-    return str(record["state"]) + (f" ({record['reason']})" if record.get("reason") else "")
+    said = ", ".join([*filter(None, [record.get("reason")]), *(["orphaned"] if record.get("orphaned") else [])])
+    return str(record["state"]) + (f" ({said})" if said else "")
 
 
 def _brief(value: object, limit: int = 2000) -> str:

@@ -32,6 +32,7 @@ async def show(desk: Desk, request: Request) -> Response:
     function = desk.registry.function(job.function)
     redact = function.policy.redact if function else await desk.bus.redacted(job.function)
     view = await asyncio.to_thread(job_view, job, redact) if redact else job_view(job, ())
+    view["orphaned"] = _is_orphaned(desk, job)
     view["retries"] = function.policy.retries if function else None
     if wants_page(request):
         view["log"] = [log_view(*entry) for entry in await desk.bus.logs(job.function, job.id)]
@@ -145,7 +146,8 @@ async def _list(desk: Desk, request: Request, page: str, state: State | None) ->
     cursor = request.query_params.get("cursor", "")
     queues = [function] if function is not None else queues
     found, rest = await listed(desk.bus, queues, state, lane, limit, cursor)
-    view: View = {"jobs": [brief_view(job) for job in found], "cursor": rest}
+    views = [{**brief_view(job), "orphaned": _is_orphaned(desk, job)} for job in found]
+    view: View = {"jobs": views, "cursor": rest}
     if wants_page(request):
         view |= {"filter": {"function": function, "state": state, "lane": lane}, "names": names}
     return shown(desk, request, page, view)
@@ -183,6 +185,12 @@ def _is_over(desk: Desk, job: Job | None) -> bool:
     if job is None:
         return True
     return job.state in ENDED and desk.bus.clock.now_ms() - (job.ended_ms or 0) > LAST_LINES_MS
+
+
+def _is_orphaned(desk: Desk, job: Job) -> bool:
+    """Whether it waits for a version that has its function again; the active one has not."""
+    active = desk.registry.active
+    return active is not None and job.state in {"pending", "scheduled"} and desk.registry.function(job.function) is None
 
 
 def _unknown(text: str) -> Problem:

@@ -135,6 +135,7 @@ class Job(msgspec.Struct, frozen=True):
     version: str | None = None
     progress: tuple[float, str] | None = None
     cancelling: bool = False
+    orphaned: bool = False
     history: tuple[Run, ...] = ()
 
 
