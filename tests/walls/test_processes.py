@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from echofn.manifest import Policy
@@ -47,6 +49,25 @@ def test_no_more_are_started_than_were_opened(base: Base, level: str, how: str) 
     worker = base.serve(SOURCE.replace("{start}", STARTING[how]), level=level, policy=POLICY)
     wanted = 3 if how == "daemons" else 4  # one in between starts each, and must be one of the four
     assert worker.one().result == wanted
+
+
+@pytest.mark.parametrize("level", WALLED)
+@pytest.mark.parametrize("processes", [1, 4])
+def test_none_is_started_beside_its_worker(base: Base, level: str, processes: int) -> None:
+    """CLONE_PARENT of clone(2): below the base, not the worker, it would not be counted, and would outlive the run."""
+    source = """
+    import ctypes, os, signal, time
+    CLONE_PARENT, CALLS = 0x8000, {"x86_64": 56, "aarch64": 220}
+    def f():
+        libc = ctypes.CDLL(None, use_errno=True)
+        pid = libc.syscall(CALLS[os.uname().machine], ctypes.c_ulong(CLONE_PARENT | signal.SIGCHLD), 0, 0, 0, 0)
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        return ctypes.get_errno() if pid < 0 else "started"
+    """
+    worker = base.serve(source, level=level, policy=Policy(processes=processes))
+    assert worker.one().result == errno.EPERM
 
 
 def test_nothing_counts_them_where_no_wall_says_so(base: Base) -> None:

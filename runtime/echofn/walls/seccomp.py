@@ -77,6 +77,7 @@ ATTRIBUTES = _words("""
 """)
 
 _CLONE_NAMESPACES = 0x7E020080  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; NEWTIME
+_CLONE_PARENT = 0x00008000  # the new process is its parent's sibling: a child of the base, counted and ended by nobody
 _CLONE_THREAD = 0x00010000
 _MSG_FASTOPEN = 0x20000000  # connects without a connect(), past Landlock's ports
 _SOCKET_TYPE = 0xF
@@ -184,9 +185,11 @@ def _sockets(any_network: bool, ports: bool) -> Iterator[Rule]:
 
 
 def _processes(processes: bool, private_pids: bool, kept_inside: bool, asks: bool) -> Iterator[Rule]:
-    """Threads always; processes as far as opened, and none that could leave its group unless no host is in sight."""
+    """Threads always; processes as far as opened, and none that could leave its group unless no host is in sight, or
+    the tree below its worker at all.
+    """
     yield "clone3", [refuse(errno.ENOSYS)]
-    clone = [argument(0), step(JUMP_ANY_BIT, _CLONE_NAMESPACES, 0, 1), refuse(errno.EPERM)]
+    clone = [argument(0), step(JUMP_ANY_BIT, _CLONE_NAMESPACES | _CLONE_PARENT, 0, 1), refuse(errno.EPERM)]
     started = answer(ASK if asks else ALLOW) if processes else refuse(errno.EPERM)
     yield "clone", [*clone, step(JUMP_ANY_BIT, _CLONE_THREAD, 0, 1), answer(ALLOW), started]
     if processes:
