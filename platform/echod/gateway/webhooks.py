@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from functools import cached_property
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 from starlette.requests import Request
@@ -92,7 +92,7 @@ async def _taken(desk: Desk, request: Request, found: Found) -> tuple[Response, 
     proof = signatures.verify(trigger.verify, delivered.body, delivered.headers, secrets, now_s)
     if isinstance(proof, signatures.Unverified):
         raise Problem("unverified", proof.why, headers=_asked_for(trigger))
-    if (challenge := challenge_of(trigger.verify, delivered.decoded)) is not None:
+    if (challenge := challenge_of(trigger.verify, delivered.said)) is not None:
         return answer({"challenge": challenge}), "challenge"
     mint = Mint(
         id=desk.bus.new_job_id(),
@@ -139,7 +139,7 @@ class Delivered:
     def __init__(self, request: Request, params: dict[str, str], body: bytes, withheld: frozenset[str]) -> None:
         self.headers: signatures.RawHeaders = request.headers.raw
         self.body = body
-        self.path: str = request.scope["path"]  # as sent
+        self.segments = _decoded_segments(request) or ()
         self.query_string: bytes = request.scope["query_string"]
         self._request = request
         self._params = params
@@ -156,6 +156,18 @@ class Delivered:
             self._decoded = (value,)
         return self._decoded[0]
 
+    def said(self) -> object:
+        """The body as JSON, whatever the headers call it, as they are not signed; None where it is none."""
+        try:
+            return raw.decoded(self.body, "")
+        except (ValueError, RecursionError):
+            return None
+
+    @cached_property
+    def place(self) -> str:
+        """The path it came to in its one spelling, without spaces."""
+        return "".join("/" + quote(segment, safe="") for segment in self.segments)
+
     @cached_property
     def query(self) -> dict[str, str | list[str]]:
         """By name: a value, or a list of what came several times."""
@@ -171,11 +183,10 @@ class Delivered:
 
     def envelope(self) -> bytes:
         """The job's payload: the raw request."""
-        segments = _decoded_segments(self._request) or ()
         packed = msgspec.msgpack.encode(
             {
                 "method": self._request.method,
-                "path": "/" + "/".join(segments),
+                "path": "/" + "/".join(self.segments),
                 "params": self._params,
                 "query": self.query,
                 "headers": self.kept_headers,
@@ -217,16 +228,16 @@ def _picked(desk: Desk, hook: Hook, delivered: Delivered, option: str) -> str | 
 def _unique(desk: Desk, hook: Hook, delivered: Delivered) -> Unique | None:
     """The function's own key, else the sender's delivery id for 24 hours.
 
-    Under the path it came to: what two tenants of `/hooks/{tenant}` send may have one id. A path as sent has no spaces.
+    Under the path it came to: what two tenants of `/hooks/{tenant}` send may have one id.
     """
     trigger = hook.trigger
     if trigger.unique is True:
         digest = hashlib.sha256(delivered.query_string + b" " + delivered.body).hexdigest()
-        return Unique(f"hook:body:{delivered.path} {digest}", until=trigger.until)
+        return Unique(f"hook:body:{delivered.place} {digest}", until=trigger.until)
     if (own := _picked(desk, hook, delivered, "unique")) is not None:
-        return Unique(f"hook:own:{delivered.path} {own}", until=trigger.until)
-    delivery = delivery_of(trigger.verify, delivered.headers, delivered.decoded)
-    return None if delivery is None else Unique(f"hook:id:{delivered.path} {delivery}", until=DELIVERY_MS)
+        return Unique(f"hook:own:{delivered.place} {own}", until=trigger.until)
+    delivery = delivery_of(trigger.verify, delivered.headers, delivered.body, delivered.said)
+    return None if delivery is None else Unique(f"hook:id:{delivered.place} {delivery}", until=DELIVERY_MS)
 
 
 def _decoded_segments(request: Request) -> tuple[str, ...] | None:

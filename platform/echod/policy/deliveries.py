@@ -1,11 +1,13 @@
 """What a request says beside its content: which delivery it is, whether its sender asks who is there, what is kept.
 
-Pure. A sender that was not answered sends again, for hours: its own id makes that one job. Where an id is not part of
-what was signed (GitHub's is not), whoever can replay a request can rename it; the guard against that is `unique=`.
+Pure. A sender that was not answered sends again, for hours: its own id makes that one job. It is read from what was
+signed alone: whoever can replay a request can also give it another Content-Type, spell its signature in capitals, or
+put a wrong one before it. Where an id is not part of what was signed (GitHub's is not), the guard is `unique=`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Set
 from typing import cast
 from urllib.parse import parse_qsl
@@ -15,10 +17,12 @@ from echofn.manifest import Hmac, Verify
 
 METHODS = ("POST", "PUT", "PATCH")
 MAX_QUERY_FIELDS = 1000
-Body = Callable[[], object]  # the body decoded, None where it cannot be; asked only where it matters
+Said = Callable[
+    [], object
+]  # the body as JSON, whatever its headers call it; None where it is none; asked if it matters
 
 
-def delivery_of(how: Verify, headers: RawHeaders, body: Body) -> str | None:
+def delivery_of(how: Verify, headers: RawHeaders, body: bytes, said: Said) -> str | None:
     """The sender's id of this delivery, the same each time it is sent; None where it has none."""
     match how:
         case "github":
@@ -26,19 +30,20 @@ def delivery_of(how: Verify, headers: RawHeaders, body: Body) -> str | None:
         case "standard-webhooks":
             return _header(headers, b"webhook-id")
         case "stripe":
-            return _text(body(), "id")
+            return _text(said(), "id")
         case "slack":
-            # Only events have an id, and are sent again under a new signature; anything else is told by its own.
-            return _text(body(), "event_id") or _header(headers, b"x-slack-signature")
+            # Only events have an id, and are sent again with a new time; anything else is told by all that was signed.
+            sent = _header(headers, b"x-slack-request-timestamp")
+            return _text(said(), "event_id") or f"{sent} {hashlib.sha256(body).hexdigest()}"
         case None | "bearer" | "basic" | Hmac():
             return None
 
 
-def challenge_of(how: Verify, body: Body) -> str | None:
+def challenge_of(how: Verify, said: Said) -> str | None:
     """What Slack wants to hear back before it sends any event (api.slack.com, "url_verification")."""
-    if how != "slack" or _text(body(), "type") != "url_verification":
+    if how != "slack" or _text(said(), "type") != "url_verification":
         return None
-    return _text(body(), "challenge")
+    return _text(said(), "challenge")
 
 
 def query_of(text: str) -> dict[str, str | list[str]]:

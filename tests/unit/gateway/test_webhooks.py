@@ -391,6 +391,24 @@ async def test_slacks_event_id_and_for_the_rest_its_signature_make_one_job(rig: 
     assert await taken(rig, "/hooks/of", command, slack(rig, command, off_s=1)) != first
 
 
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize("told", [FORM, "application/json; charset=cp037", "text/plain"])
+@pytest.mark.parametrize("path", ["/hooks/of", "/hooks/%6Ff"])
+async def test_a_replay_dressed_up_in_what_was_not_signed_is_the_same_delivery(told: str, path: str, rig: Rig) -> None:
+    await of(rig, "slack")
+    for body, kind in ((b'{"event_id": "Ev1"}', "application/json"), (b"command=%2Fx", FORM)):
+        headers = slack(rig, body)
+        first = await taken(rig, "/hooks/of", body, {**headers, "Content-Type": kind})
+        assert await taken(rig, path, body, {**headers, "Content-Type": told}) == first
+        capitals = "v0=" + headers["X-Slack-Signature"].removeprefix("v0=").upper()
+        assert await taken(rig, path, body, {**headers, "X-Slack-Signature": capitals}) == first
+        before = [("X-Slack-Signature", "v0=00"), *headers.items()]
+        answer = await rig.http.post(path, content=body, headers=before)
+        assert (answer.status_code, answer.json()["id"]) == (202, first)
+
+
 async def test_stripes_event_id_makes_one_job(rig: Rig) -> None:
     await of(rig, "stripe")
     body = b'{"id": "evt_1", "object": "event"}'
@@ -400,7 +418,9 @@ async def test_stripes_event_id_makes_one_job(rig: Rig) -> None:
         signature = hmac.new(SECRET.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
         return {"Stripe-Signature": f"t={at},v1={signature}"}
 
-    assert await taken(rig, "/hooks/of", body, stripe(0)) == await taken(rig, "/hooks/of", body, stripe(9))
+    first = await taken(rig, "/hooks/of", body, stripe(0))
+    assert await taken(rig, "/hooks/of", body, stripe(9)) == first
+    assert await taken(rig, "/hooks/%6ff", body, {**stripe(9), "Content-Type": FORM}) == first
 
 
 async def test_hmac_bearer_and_basic_over_http(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -20,15 +21,15 @@ from echofn.manifest import Hmac
         ("stripe", [], {"id": "evt_1"}, "evt_1"),
         ("stripe", [], {"id": 7}, None),
         ("stripe", [], ["evt_1"], None),
-        ("slack", [(b"x-slack-signature", b"v0=1")], {"event_id": "Ev1"}, "Ev1"),
-        ("slack", [(b"x-slack-signature", b"v0=1")], {"command": "/x"}, "v0=1"),
+        ("slack", [(b"x-slack-request-timestamp", b"7")], {"event_id": "Ev1"}, "Ev1"),
+        ("slack", [(b"x-slack-request-timestamp", b"7")], {"command": "/x"}, f"7 {sha256(b'raw').hexdigest()}"),
         ("bearer", [(b"x-github-delivery", b"1")], {"id": "x"}, None),
         (Hmac("x"), [(b"webhook-id", b"1")], {"id": "x"}, None),
         (None, [(b"webhook-id", b"1")], {"id": "x"}, None),
     ],
 )
 def test_a_delivery_is_told_by_its_senders_own_id(how: Any, headers: Any, body: object, id: str | None) -> None:
-    assert delivery_of(how, headers, lambda: body) == id
+    assert delivery_of(how, headers, b"raw", lambda: body) == id
 
 
 @pytest.mark.parametrize(
