@@ -59,7 +59,11 @@ class Lines:
     def log(self, level: str, logger: str, text: str) -> None:
         with self.lock:
             if not self.closed:
-                self._line("log", level, logger, text)
+                self._line("log", self.shown(level, 20), self.shown(logger, 200), text)
+
+    def shown(self, text: str, limit: int) -> str:
+        """At most `limit` characters of a text, masked while it is whole."""
+        return self._mask.text(text)[:limit]
 
     def send(self, frame: bytes) -> bool:
         """A frame of this run that is no output (progress). False after the run's end."""
@@ -165,25 +169,30 @@ class Records(logging.Handler):
     """The root handler: level, logger, extra fields and traceback are kept."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            text = self._text(record)
-        except Exception:
-            text = f"a log record that cannot be formatted: {record.msg!r:.200}"
         lines = current.get()
+        try:
+            text = self._text(record, lines)
+        except Exception:
+            text = f"a log record that cannot be formatted: {_cut(repr(record.msg), 200, lines)}"
         if lines is None:
             raw(2, f"{record.levelname} {record.name}: {text}\n")
         else:
-            lines.log(record.levelname[:20], record.name[:200], text)
+            lines.log(record.levelname, record.name, text)
 
-    def _text(self, record: logging.LogRecord) -> str:
+    def _text(self, record: logging.LogRecord, lines: Lines | None) -> str:
         parts = [record.getMessage()]
-        parts += [f"{key}={value!r:.1000}" for key, value in vars(record).items() if key not in _FIELDS]
+        extra = [(key, value) for key, value in vars(record).items() if key not in _FIELDS]
+        parts += [f"{key}={_cut(repr(value), 1000, lines)}" for key, value in extra]
         text = " ".join(parts)
         if record.exc_info and record.exc_info[0] is not None:
             text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
         if record.stack_info:
             text += "\n" + record.stack_info
         return text
+
+
+def _cut(text: str, limit: int, lines: Lines | None) -> str:
+    return text[:limit] if lines is None else lines.shown(text, limit)
 
 
 def install() -> None:

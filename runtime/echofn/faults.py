@@ -53,9 +53,11 @@ def message_of(error: BaseException, mask: Mask) -> str:
         return f"<an exception whose text cannot be had: str() raised {type_of(again)}>"
 
 
-def type_of(error: BaseException) -> str:
+def type_of(error: BaseException, mask: Mask | None = None) -> str:
+    """The name of its type, which user code may have made of anything."""
     try:
-        return safe(str(type(error).__qualname__), 200)
+        name = str(type(error).__qualname__)
+        return safe(mask.text(name) if mask is not None else name, 200)
     except BaseException:
         return "exception"
 
@@ -64,7 +66,10 @@ def fault_of(error: BaseException, folder: Folder, asker: Asker, mask: Mask) -> 
     """The exception as a reader sees it. Cause: `memory` for a MemoryError, else `error`."""
     cause = "memory" if isinstance(error, MemoryError) else "error"
     return Fault(
-        type_of(error), message_of(error, mask) + advice(error, asker), traceback_of(error, folder, mask), cause
+        type_of(error, mask),
+        message_of(error, mask) + advice(error, asker, mask),
+        traceback_of(error, folder, mask),
+        cause,
     )
 
 
@@ -75,7 +80,7 @@ def traceback_of(error: BaseException, folder: Folder, mask: Mask) -> str:
         _rename(told, folder, depth=0)
         text = "".join(told.format())
     except BaseException:
-        return f"{type_of(error)}: {message_of(error, mask)}\n"
+        return f"{type_of(error, mask)}: {message_of(error, mask)}\n"
     text = mask.text(text).encode("utf-8", "backslashreplace").decode()
     if len(text) > MAX_TRACEBACK:
         half = MAX_TRACEBACK // 2
@@ -93,14 +98,14 @@ def line_in(error: BaseException, file: str) -> int | None:
     return line
 
 
-def advice(error: BaseException, asker: Asker) -> str:
+def advice(error: BaseException, asker: Asker, mask: Mask) -> str:
     """What to do about a variable that is not there: only those that secrets= names are."""
     name = missing_variable(error)
     if name is None:
         return ""
     if name in asker.named:
         return " is named in secrets=, but not set where echod runs: set it there (`echod dev` reads .env)"
-    option = f'secrets=["{name}"]'
+    option = f'secrets=["{safe(mask.text(name), 100)}"]'
     what = f"{option} to @{asker.kind}" if asker.kind in ("queue", "webhook") else f"@queue({option})"
     return f" is not in the environment here; add {what} ({asker.file}:{asker.line}) and set it where echod runs"
 
@@ -112,7 +117,7 @@ def missing_variable(error: BaseException) -> str | None:
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
-    return safe(error.args[0], 100) if at is not None and at.tb_frame.f_code is _LOOK_UP else None
+    return str(error.args[0]) if at is not None and at.tb_frame.f_code is _LOOK_UP else None
 
 
 def raw(descriptor: int, text: str) -> None:

@@ -187,10 +187,10 @@ def load_error(
         return told(f"the module {error.culprit.told}", kind=error.culprit.kind)
     if isinstance(error, SystemExit):
         return told(f"the module ended the process at import (sys.exit({message_of(error, mask)}))", kind="exit")
-    name = "ImportError" if isinstance(error, Blocked) else type_of(error)
+    name = "ImportError" if isinstance(error, Blocked) else type_of(error, mask)
     place = said.place or Place("queue", 1)
     asker = Asker(said.secrets, place.kind, module.file, place.line)
-    text = f"{name}: {message_of(error, mask)}{advice(error, asker)}"
+    text = f"{name}: {message_of(error, mask)}{advice(error, asker, mask)}"
     if "null bytes" in text and line_in(error, path) is None and (line := _line_of_null(path)):
         return told(text, line, 1, "syntax")  # Python says neither file nor line
     if isinstance(error, SyntaxError) and type(error.filename) is str and type(error.lineno) is int:

@@ -207,10 +207,10 @@ class Run:
 
     def _blocked(self, refusal: Refusal, error: BaseException) -> dict[str, Any]:
         """A wall stood in the way: another run would meet it again."""
-        function, ending = self.session.function, f"{type_of(error)}: {message_of(error, self.mask)}"
+        function, ending = self.session.function, f"{type_of(error, self.mask)}: {message_of(error, self.mask)}"
         message = safe(self.mask.text(told(refusal, function.file, function.line, ending)), MAX_MESSAGE)
         trace = traceback_of(error, self.session.folder, self.mask)
-        return {"outcome": "dead", "fault": Fault(type_of(error), message, trace, f"wall:{refusal.wall}")}
+        return {"outcome": "dead", "fault": Fault(type_of(error, self.mask), message, trace, f"wall:{refusal.wall}")}
 
     def _verdict(self, verdict: Verdict) -> dict[str, Any]:
         after_ms, reason = verdict.after_ms, safe(self.mask.text(verdict.reason), MAX_MESSAGE)
@@ -224,7 +224,7 @@ class Run:
             case Fail() | Retry() | _:
                 text = reason or ("the handler asked for another run" if isinstance(verdict, Retry) else "")
                 trace = traceback_of(verdict, self.session.folder, self.mask)
-                fault = Fault(type_of(verdict), text, trace, "error")
+                fault = Fault(type_of(verdict, self.mask), text, trace, "error")
                 if isinstance(verdict, Fail):
                     return {"outcome": "dead", "reason": reason, "fault": fault}
                 return {"outcome": "retry", "after_ms": after_ms, "reason": reason, "fault": fault}

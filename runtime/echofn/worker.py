@@ -135,12 +135,12 @@ def _prepared(spawn: Spawn, refusals: Refusals, parent: int, line: int | None) -
 def _failed(error: BaseException, spawn: Spawn, refusals: Refusals) -> Failed:
     """Why there is no worker, with the wall that its import or its lifespan ran into."""
     folder, mask, cause = Folder(spawn.root, spawn.package), Mask(spawn.secrets.values()), "error"
-    message = message_of(error, mask) + advice(error, _asker(spawn.function))
+    message = message_of(error, mask) + advice(error, _asker(spawn.function), mask)
     if (refusal := refusals.behind(error)) is not None:
-        ending = f"{type_of(error)}: {message}"
+        ending = f"{type_of(error, mask)}: {message}"
         message = mask.text(told(refusal, spawn.function.file, spawn.function.line, ending))
         cause = f"wall:{refusal.wall}"
-    return Failed(type_of(error), message, traceback_of(error, folder, mask), cause)
+    return Failed(type_of(error, mask), message, traceback_of(error, folder, mask), cause)
 
 
 def _asker(function: Function) -> Asker:
