@@ -140,6 +140,16 @@ async def test_who_claims_and_leaves_work_rings_again(bus: Bus, server: Server) 
     assert await bus.ring_wait(5) == "f"
 
 
+async def test_a_bell_that_is_handed_on_rings_once(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    await bus.ring("f")  # a node that has not popped it, as one that drains
+    assert audit(server, "f").wake == ["f"]
+    assert await bus.ring_wait(5) == "f"
+    await bus.ring("f")
+    await bus.ring("f")
+    assert audit(server, "f").wake == ["f"]
+
+
 async def test_a_bell_that_a_full_server_let_nobody_answer_is_answered_by_the_next_claim(
     bus: Bus, server: Server
 ) -> None:

@@ -1,7 +1,9 @@
--- Hand the bell on: a node that popped a queue it cannot serve puts its name back.
--- KEYS    meta
+-- Hand the bell on: a node that popped a queue it cannot serve puts its name back, where nobody has meanwhile.
+-- KEYS    meta global.wake
 -- INCLUDE time counters news ring bell close
 -- RETURNS ok
-redis.call('HDEL', q.meta, 'rung')
-ring_if_serviceable(q)
+if not redis.call('LPOS', g.wake, name_of(q)) then
+  redis.call('HDEL', q.meta, 'rung')
+  ring_if_serviceable(q)
+end
 return 'ok'
