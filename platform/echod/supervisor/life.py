@@ -48,6 +48,7 @@ class Life(Generic[T]):
         self._at_once = at_once
         self._handed = 0
         self._line: deque[tuple[int, T]] = deque()
+        self._taken_back: set[int] = set()
 
     @property
     def held(self) -> int:
@@ -94,12 +95,15 @@ class Life(Generic[T]):
         self.began += 1
         return job
 
-    def skipped(self, index: int) -> T:
-        """The job that the worker says it will not begin."""
+    def skipped(self, index: int) -> T | None:
+        """The job that the worker says it will not begin; None where we have taken it back meanwhile."""
         for place, (each, job) in enumerate(self._line):
             if each == index:
                 del self._line[place]
                 return job
+        if index in self._taken_back:
+            self._taken_back.remove(index)
+            return None
         raise Fault(f"expected a job that has not begun to be skipped, got {index}")
 
     def answered(self, index: int) -> T:
@@ -124,6 +128,7 @@ class Life(Generic[T]):
     def withdraw(self) -> list[T]:
         """Take back what a stopping worker will not begin any more."""
         jobs = self.unbegun
+        self._taken_back.update(index for index, _ in self._line)
         self._line.clear()
         return jobs
 

@@ -207,7 +207,8 @@ class Worker:
             for frame in found:
                 match frame:
                     case frames.Skipped():
-                        self._skipped(life.skipped(frame.index))
+                        if (lease := life.skipped(frame.index)) is not None:
+                            self._skipped(lease)
                     case frames.Ended():
                         if not has_drained and self._pipe is not None:
                             has_drained = True

@@ -151,6 +151,16 @@ def test_side_by_side_is_no_excuse(steps: list[Step]) -> None:
         live(READY, ("hand", "a b c d"), *steps, at_once=3)
 
 
+def test_what_was_taken_back_may_be_skipped_too_but_once() -> None:
+    """It was asked to skip a job, then to stop; it says what it was asked only after the run that it is in."""
+    life, _ = live(READY, ("hand", "a b c"), ("begun", 0), ("stop", None))
+    assert life.withdraw() == ["b", "c"]
+    assert life.skipped(1) is None
+    life.answered(0)
+    with pytest.raises(Fault):
+        life.skipped(1)
+
+
 @pytest.mark.parametrize(
     ("begun", "culprits", "why", "charged", "spared", "suspects"),
     [
