@@ -18,6 +18,7 @@ from echod.deploy.snapshot import taken
 from echod.model.ids import JobId
 from echod.model.job import Job, Mint
 from echod.registry.archive import pieces_of
+from echofn.manifest import Policy
 
 NIL = msgspec.msgpack.encode(None)
 BULK = 500
@@ -41,9 +42,9 @@ async def warm(bus: Bus, queue: str) -> None:
     await ended(bus, queue, job_id)
 
 
-async def drain(node: Node) -> str:
+async def drain(node: Node, queue: str = "load.noop") -> str:
     """No-op jobs/s: minted while the queue is paused, then drained by two workers behind the walls this machine has."""
-    jobs, bus, queue = 30_000, node.bus, "load.noop"
+    jobs, bus = 30_000, node.bus
     await warm(bus, queue)
     await bus.pause(queue)
     began = time.perf_counter()
@@ -58,6 +59,37 @@ async def drain(node: Node) -> str:
     cost = (node.cpu_s() - before) / jobs * 1e6
     rates = f"{jobs / took:,.0f} jobs/s, minted {jobs / minted:,.0f}/s in calls of {BULK}"
     return f"{rates}; {cost:.0f} µs of CPU a job in all"
+
+
+async def batches(node: Node) -> str:
+    """The same by a function that takes fifty at once; and the server's CPU for a claimed job, alone and in a batch."""
+    drained = await drain(node, "load.noops")
+    costs: list[str] = []
+    for lanes in (10, 10_000):
+        singly, together = await claimed_us(node.bus, lanes, None), await claimed_us(node.bus, lanes, 50)
+        costs.append(f"{singly:.1f} and {together:.1f} µs among {lanes:,} lanes")
+    return f"{drained}; a claimed job alone and in a batch {', '.join(costs)}"
+
+
+async def claimed_us(bus: Bus, lanes: int, batch: int | None) -> float:
+    """Microseconds of the server for each of 20,000 claimed jobs, alone or in batches."""
+    jobs, queue = 20_000, f"bench-{lanes}-{batch}"
+    turns = 50 // min(batch or 1, jobs // lanes)  # so that a call brings 50 jobs
+    await bus.configure(queue, Policy(batch=batch), 1_000_000)
+    await bus.beat(pump=False)  # ids are made for a minute
+    for start in range(0, jobs, BULK):
+        numbers = range(start, start + BULK)
+        await bus.mint(queue, [Mint(id=bus.new_job_id(), payload=NIL, lane=f"L{number % lanes}") for number in numbers])
+    before, claimed = await server_us(bus), 0
+    while claimed < jobs:
+        claimed += len((await bus.claim(queue, "WRK00000000001", turns)).jobs)
+    return (await server_us(bus) - before) / jobs
+
+
+async def server_us(bus: Bus) -> float:
+    """CPU that the server's main thread has used so far."""
+    told = (await bus.link.command("INFO", "cpu")).decode()
+    return sum(float(told.split(f"used_cpu_{kind}_main_thread:")[1].split()[0]) * 1e6 for kind in ("user", "sys"))
 
 
 async def dispatch(node: Node) -> str:
@@ -175,7 +207,7 @@ def _answers(client: Client, name: str, text: str) -> None:
 
 
 BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
-    bench.__name__: bench for bench in (drain, dispatch, late, cron, crash, idle, deploy, rollback)
+    bench.__name__: bench for bench in (drain, batches, dispatch, late, cron, crash, idle, deploy, rollback)
 }
 
 

@@ -11,6 +11,11 @@ def noop(payload: object) -> None:
     """The least a job can be."""
 
 
+@queue(workers=(2, 2), batch=50)
+def noops(payloads: list[object]) -> None:
+    """The least a batch can be."""
+
+
 @queue(workers=(1, 1))
 def stamp(payload: object) -> int:
     """When the handler's first line ran: CLOCK_MONOTONIC, which all processes of a machine share."""

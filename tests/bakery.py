@@ -79,6 +79,17 @@ def interrupted(payload: str) -> None:
     raise KeyboardInterrupt
 
 
+@queue(batch=3, batch_wait="10s", backoff=["1s"])
+def box(loaves: list[str], ctx: Context) -> list[Any]:
+    print("boxed", len(loaves))
+    for loaf, job in zip(loaves, ctx.jobs, strict=True):
+        job.enqueue(bake, Order(loaf))
+    return [
+        ValueError("burnt") if loaf == "burnt" and job.attempt == 1 else len(loaves)
+        for loaf, job in zip(loaves, ctx.jobs, strict=True)
+    ]
+
+
 @cron("0 6 * * *", tz="Europe/Berlin")
 def open_shop(payload: None, ctx: Context) -> str:
     return ctx.due.isoformat()

@@ -90,6 +90,11 @@ def own_payload(target: Callable[..., Any]) -> Any:
     return next((mark.options.get("payload") for mark in marks_of(target) if mark.kind == "queue"), None)
 
 
+def is_batched(target: object) -> bool:
+    """Whether a function takes the payloads of several jobs as one list."""
+    return any(mark.options.get("batch") is not None for mark in marks_of(target))
+
+
 def name_of(target: Callable[..., Any], package: str) -> str:
     """The function's name in echod: `module.function`; `handler` takes its module's name; `name=` overrides.
 
@@ -137,6 +142,8 @@ if TYPE_CHECKING:
         unique: str | bool | None = None,
         until: Literal["done", "started"] | Duration = "done",
         max_pending: int | None = None,
+        batch: int | None = None,
+        batch_wait: Duration = "0s",
         memory: str | int = "512MB",
         per_worker: int = 10,
         tmp: str | int = "64MB",
@@ -241,6 +248,8 @@ if TYPE_CHECKING:
         workers: tuple[int, int] = ...,
         priority: int = 0,
         max_pending: int | None = None,
+        batch: int | None = None,
+        batch_wait: Duration = "0s",
         memory: str | int = "512MB",
         per_worker: int = 10,
         tmp: str | int = "64MB",

@@ -23,13 +23,14 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 class Children:
     """The children of one run, numbered from the block that came with it."""
 
-    __slots__ = ("_bytes", "_children", "_closed", "_first", "_lock", "_package")
+    __slots__ = ("_bytes", "_children", "_closed", "_first", "_lock", "_owners", "_package")
 
     def __init__(self, first: int, package: str) -> None:
         self._first = first
         self._package = package
         self._lock = threading.Lock()
         self._children: list[Child] = []
+        self._owners: list[int | None] = []  # of a batch, whose each is; None: the run's
         self._bytes = 0
         self._closed = False
 
@@ -43,6 +44,7 @@ class Children:
         at: datetime | str | None,
         unique: str | None,
         priority: int | None,
+        owner: int | None = None,
     ) -> int:
         """The number of a new child. Raises TypeError, ValueError, or RuntimeError past a limit."""
         name = named(function, self._package)
@@ -63,6 +65,7 @@ class Children:
                 )
             number = self._first + len(self._children)
             self._children.append(Child(number, name, data, lane, delay_ms, at_ms, unique, priority))
+            self._owners.append(owner)
             self._bytes += size
         return number
 
@@ -71,6 +74,11 @@ class Children:
         with self._lock:
             self._closed = True
             return tuple(self._children)
+
+    def of(self, owner: int | None) -> tuple[Child, ...]:
+        """Those of one job of a batch, or of the run as such; no more are taken."""
+        children = zip(self.close(), self._owners, strict=True)
+        return tuple(child for child, own in children if own == owner)
 
 
 def instant_ms(value: datetime | str) -> int:

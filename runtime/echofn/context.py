@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar, Unpack  # known to type checkers everywhere; nothing imports it
 
+    from echofn.frames import Job
     from echofn.run import Run
 
     StateT = TypeVar("StateT", default=Any)
@@ -169,6 +170,13 @@ class Context(_Parametrised[StateT]):
         def enqueue(
             self, function: Callable[[Context[Any], PayloadT], Any], payload: PayloadT, **wishes: Unpack[Wishes]
         ) -> str: ...
+        @overload  # of a batch function, which takes a list, one of its jobs
+        def enqueue(
+            self,
+            function: Callable[[list[PayloadT]], Any] | Callable[[list[PayloadT], Context[Any]], Any],
+            payload: PayloadT,
+            **wishes: Unpack[Wishes],
+        ) -> str: ...
         @overload  # mypy takes a dict that is written out for a narrower one than the function asks for
         def enqueue(
             self,
@@ -190,6 +198,7 @@ class Context(_Parametrised[StateT]):
     ) -> str:
         """Ask for a job of another function; gives its id. It is minted when this run ends well, and only then.
 
+        In a batch: when any of its jobs does. For what belongs to one of them there is `ctx.jobs[n].enqueue`.
         Raises TypeError or ValueError for what cannot be minted, RuntimeError past 1,000 children or 1 MiB, or after
         the run's end.
         """
@@ -223,11 +232,68 @@ class Context(_Parametrised[StateT]):
         state: StateT = self._session.state
         return state
 
-    # ---- not in this version ----
+    @property
+    def jobs(self) -> tuple[BatchJob, ...]:
+        """The jobs of this run, one for each payload of a batch, in the same order; without `batch=` it is one.
+
+        Of a batch `attempt` is the largest of theirs, and what else is said of a job is the first's.
+        """
+        return tuple(BatchJob(self._run, job, number) for number, job in self._run.members)
+
+
+class BatchJob:
+    """One job of a run: what `ctx.jobs` holds."""
+
+    __slots__ = ("_job", "_number", "_run")
+
+    def __init__(self, run: Run, job: Job, number: int | None) -> None:
+        self._run = run
+        self._job = job
+        self._number = number
+
+    def __repr__(self) -> str:
+        return f"<{self._job.id}, attempt {self._job.attempt}>"
 
     @property
-    def jobs(self) -> Any:
-        raise NotImplementedError("ctx.jobs comes with batch=, which is not in this version of echod")
+    def job_id(self) -> str:
+        return self._job.id
+
+    @property
+    def attempt(self) -> int:
+        """1 on its first run; grows with each charged one."""
+        return self._job.attempt
+
+    @property
+    def last_attempt(self) -> bool:
+        """Whether a failure of this run is the last there is for it."""
+        return self._job.last_attempt
+
+    @property
+    def fence(self) -> int:
+        """Its claim count: grows with every claim, so that an effect can refuse an older run of this job."""
+        return self._job.fence
+
+    @property
+    def due(self) -> datetime:
+        """When it was due."""
+        return _instant(self._job.due_ms)
+
+    def enqueue(
+        self,
+        function: Callable[..., Any] | str,
+        payload: object = None,
+        *,
+        lane: str | None = None,
+        delay: str | float | timedelta | None = None,
+        at: datetime | str | None = None,
+        unique: str | None = None,
+        priority: int | None = None,
+    ) -> str:
+        """As `ctx.enqueue`, for this job alone: minted when it ends well, whatever becomes of the others."""
+        number = self._run.children.add(
+            function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority, owner=self._number
+        )
+        return id_of(number)
 
 
 def _instant(ms: int) -> datetime:

@@ -117,6 +117,10 @@ def _judge(target: Callable[..., Any], marks: list[Mark], module: Module, given:
         refuse(
             mark.line, "per_worker=: a worker runs one job of a sync function at a time; write async def, or remove it"
         )
+    if len({mark.options.get("batch") is None for mark in marks if mark.kind == "queue"}) > 1:
+        refuse(
+            first, "batch=: expected it on each @queue of the function, or on none: its payload is a list, or is not"
+        )
     name = name_of(target, given.folder.package)
     try:
         function_name(name)

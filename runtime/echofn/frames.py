@@ -10,10 +10,10 @@ Order on a worker's channel: `Imported` where the module has a lifespan, then `R
 each job in the order in which they were handed over, `Begun(index)` and one `Ended(index, …)`, or, where that was
 asked for, `Skipped(index)`. A sync worker ends a
 job before it begins the next; an async one has at most `per_worker` begun and not ended, and ends them in any order.
-`Begun` of a next job rides in the same write as the `Ended` that made room for it, so a batch costs one write a job.
-`Output`, `Progress`, `Extend` and `Listens` may come at any time between a job's `Begun` and its `Ended`. Times in a
-frame are durations or monotonic differences in microseconds, never wall time: the supervisor puts them on the bus's
-clock.
+`Begun` of a next job rides in the same write as the `Ended` that made room for it, so a row of them costs one write a
+job. `Part`, `Output`, `Progress`, `Extend` and `Listens` may come at any time between a job's `Begun` and its `Ended`.
+A batch is handed over, begun and ended as one job. Times in a frame are durations or monotonic differences in
+microseconds, never wall time: the supervisor puts them on the bus's clock.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ MAX_RESULT_BYTES = 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
 MAX_CHILDREN = 1000
 MAX_RUN_MS = 7 * 86_400_000  # of one run, however often it asks for more: a worker's CPU is bounded by as much
+MAX_BATCH = 1000  # jobs of one run
+MAX_RESULTS_BYTES = 8 * 1024 * 1024  # of all jobs of a batch
 
 
 # ---- supervisor -> base -------------------------------------------------------------------------------------------
@@ -107,6 +109,9 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     timeout_ms: int  # from its Begun
     first_child: int  # snowflakes reserved for ctx.enqueue: first, first + 1, …
     manual: bool = False
+    # A batch: the jobs that the one call is for. What is said above is then the first's, but for attempt (the largest),
+    # last_attempt (of any) and payload (none).
+    members: tuple[Job, ...] = ()  # each with its own payload
 
 
 class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
@@ -187,7 +192,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended", array_like=True):
-    """The one answer to one job."""
+    """The one answer to one job, or to one batch."""
 
     index: int
     outcome: Literal["done", "retry", "dead", "delay", "cancelled"]
@@ -200,6 +205,19 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", array_like=True):
     reason: str = ""  # Fail, Cancel
     children: tuple[Child, ...] = ()
     obeyed: bool = False  # it knew that it was to end: by ctx.cancelled, or by a CancelledError
+
+
+class Part(msgspec.Struct, frozen=True, tag="part", array_like=True):
+    """How one job of a batch ends. `Ended` speaks for those that have none."""
+
+    index: int
+    member: int  # its position in the batch
+    outcome: Literal["done", "retry", "dead", "delay", "cancelled"]
+    result: bytes = b"\xc0"
+    fault: Fault | None = None
+    after_ms: int | None = None
+    reason: str = ""
+    children: tuple[Child, ...] = ()
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", array_like=True):
@@ -232,7 +250,7 @@ class Listens(msgspec.Struct, frozen=True, tag="listens", array_like=True):
     index: int
 
 
-FromWorker = Imported | Ready | Failed | Begun | Skipped | Ended | Output | Progress | Extend | Listens
+FromWorker = Imported | Ready | Failed | Begun | Skipped | Part | Ended | Output | Progress | Extend | Listens
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_base = msgspec.msgpack.Decoder(ToBase).decode

@@ -12,6 +12,7 @@ import msgspec
 
 from echofn import codec, values
 from echofn.annotations import Mark, is_on, marks_of
+from echofn.frames import MAX_BATCH
 from echofn.manifest import CronTrigger, EveryTrigger, Policy, QueueTrigger
 
 T = TypeVar("T")
@@ -21,17 +22,17 @@ ONE_ANNOTATIONS_OWN = frozenset({"payload", "env", "enabled"})  # what each of a
 QUEUE = ONE_ANNOTATIONS_OWN | {
     *("name", "lane", "retries", "backoff", "fail_on", "timeout", "workers", "priority", "unique", "until"),
     *("max_pending", "memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets", "redact"),
-    *("per_worker",),
+    *("per_worker", "batch", "batch_wait"),
 }
-ONE_FUNCTIONS_OWN = frozenset({"name", "secrets", "fail_on"})  # no default for all: code, or given by name
+# No default for all: code, or given by name, or what a handler was written for.
+ONE_FUNCTIONS_OWN = frozenset({"name", "secrets", "fail_on", "batch", "batch_wait"})
 CRON = ONE_ANNOTATIONS_OWN | {"tz", "name", "missed", "cap"}
 EVERY = ONE_ANNOTATIONS_OWN | {"anchor", "name", "missed", "cap"}
 WEBHOOK = (QUEUE | {"verify", "secret"}) - {"payload"}
 LIFESPAN = frozenset({"startup_timeout"})
 KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY, "webhook": WEBHOOK, "lifespan": LIFESPAN}
 LATER = {
-    "queue": frozenset({"lane_weight", "concurrency", "rate", "lane_concurrency", "lane_rate", "batch"})
-    | {"batch_wait", "isolation"},
+    "queue": frozenset({"lane_weight", "concurrency", "rate", "lane_concurrency", "lane_rate", "isolation"}),
     "cron": frozenset({"overlap", "jitter"}),
     "every": frozenset({"overlap", "jitter"}),
 }
@@ -73,6 +74,10 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
     is_queue = reading.mark.kind == "queue"
     if reading.mark.arguments and is_queue:
         reading.refuse('expected keywords, as in @queue(lane="tenant"), got a positional argument')
+    if reading.mark.options.get("batch_wait") is not None and reading.mark.options.get("batch") is None:
+        reading.refuse(
+            "batch_wait=: expected batch= beside it, got none; a function without it never waits for more jobs"
+        )
     least, most = reading.take("workers", (base.workers_min, base.workers_max), values.workers)
     return Policy(
         retries=reading.take("retries", base.retries, values.whole(0, 10_000)),
@@ -94,6 +99,8 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         priority=reading.take("priority", base.priority, values.whole(-1_000_000, 1_000_000)),
         redact=_both(base.redact, reading.take("redact", (), values.redact if is_queue else values.request_paths)),
         per_worker=reading.take("per_worker", base.per_worker, values.whole(1, 1_000)),
+        batch=reading.take("batch", None, values.optional(values.whole(1, MAX_BATCH))),
+        batch_wait_ms=reading.take("batch_wait", 0, values.wait),
     )
 
 

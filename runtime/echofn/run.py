@@ -82,13 +82,21 @@ class Run:
         self._start = time.perf_counter()
         self._cpu = session.meter.begin()
         redact = session.function.policy.redact
-        self.mask = Mask(leaves_of(job.payload, redact), also=session.mask) if redact else session.mask
+        self.mask = session.mask
+        if redact:
+            payloads = [member.payload for member in job.members] or [job.payload]
+            self.mask = Mask([leaf for each in payloads for leaf in leaves_of(each, redact)], also=session.mask)
         self.lines = capture.Lines(index, session.send, self._start, self.mask)
         self.within = contextvars.Context()
         self.within.run(capture.current.set, self.lines)
         self._children: Children | None = None
         self._late_progress: tuple[float, str] | None = None
         self._told: dict[str, Any] | None = None
+
+    @property
+    def members(self) -> tuple[tuple[int | None, Job], ...]:
+        """The jobs of this run, with what the children of each are kept under."""
+        return ((None, self.job),)
 
     @property
     def children(self) -> Children:
@@ -158,11 +166,13 @@ class Run:
 
     def _payload(self) -> tuple[Any, dict[str, Any] | None]:
         """What the handler is called with, or how the run ends that cannot be called."""
+        return self._read(self.job) if self.session.shape.takes_payload else (None, None)
+
+    def _read(self, job: Job) -> tuple[Any, dict[str, Any] | None]:
+        """A job's payload, or how a job ends whose payload does not fit."""
         shape = self.session.shape
-        if not shape.takes_payload:
-            return None, None
         try:
-            payload = codec.decode(self.job.payload)
+            payload = codec.decode(job.payload)
             if self.session.hears_webhooks and delivery.is_request(payload):
                 payload = delivery.delivered(payload, shape.payload_type)
             elif shape.payload_type is not Any:
@@ -186,12 +196,16 @@ class Run:
         return shape.call(payload, Context(self) if shape.takes_context else None)
 
     def _done(self, value: Any) -> dict[str, Any]:
+        end = self._result(value)
+        if self._children and end["outcome"] == "done":
+            end["children"] = self._children.close()
+        return end
+
+    def _result(self, value: Any) -> dict[str, Any]:
         try:
-            data = codec.encode(value, MAX_RESULT_BYTES, "result")
+            return {"outcome": "done", "result": codec.encode(value, MAX_RESULT_BYTES, "result")}
         except codec.Unfit as error:
-            text = message_of(error, self.mask)
-            return {"outcome": "dead", "fault": Fault("ResultError", text, "", "result")}
-        return {"outcome": "done", "result": data, "children": self._children.close() if self._children else ()}
+            return {"outcome": "dead", "fault": Fault("ResultError", message_of(error, self.mask), "", "result")}
 
     def _failed(self, error: BaseException) -> dict[str, Any]:
         try:

@@ -74,7 +74,7 @@ class OneByOne:
 
     def _run(self, index: int, job: Job) -> tuple[int, Job] | None:
         """One run and its answer. Gives the next job where its Begun went out in the same write."""
-        self._current = run = Run(self._session, index, job, self._inbox.now_ms)
+        self._current = run = self._session.run_of(index, job, self._inbox.now_ms)
         ended = run.go()
         if self._litter.is_child():
             os._exit(0)
@@ -142,7 +142,7 @@ class SideBySide:
         fresh: list[Run] = []
         while len(self._runs) + len(fresh) < self._at_once and (taken := self._inbox.take()) is not None:
             index, job = taken
-            fresh.append(Run(self._session, index, job, self._inbox.now_ms))
+            fresh.append(self._session.run_of(index, job, self._inbox.now_ms))
             data += framed(Begun(index))
         if data:
             self._session.send(data)

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from echofn.annotations import is_batched
 from echofn.context import Context
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -19,13 +20,17 @@ class Refused(Exception):
 
 
 class Shape(NamedTuple):
-    """`call(payload, ctx)` calls the function with the parameters it has."""
+    """`call(payload, ctx)` calls the function with the parameters it has.
+
+    A batched one is called with a list of payloads and returns a list of results; the types are those of one of them.
+    """
 
     call: Callable[[Any, Any], Any]
     takes_payload: bool
     takes_context: bool
     payload_type: Any  # typing.Any where nothing is said
     result_type: Any
+    is_batched: bool = False
 
 
 def why_no_function(target: Any) -> str | None:
@@ -82,7 +87,25 @@ def shape_of(function: Callable[..., Any]) -> Shape:
     except Exception:
         result_type = Any  # only shown to people; a run does not depend on it
     call = _caller(function, payload, context, list(signature.parameters.values()))
-    return Shape(call, payload is not None, context is not None, payload_type, result_type)
+    if is_batched(function):
+        if payload is None:
+            raise Refused("batch=: expected a parameter for the list of payloads, got none")
+        payload_type, result_type = _member(payload_type, payload.name), _member_or_any(result_type)
+    return Shape(call, payload is not None, context is not None, payload_type, result_type, is_batched(function))
+
+
+def _member(kind: Any, name: str) -> Any:
+    """What a list holds."""
+    if kind is Any or kind is list:
+        return Any
+    if typing.get_origin(kind) is not list:
+        shown = kind.__name__ if isinstance(kind, type) else str(kind)
+        raise Refused(f"batch=: expected list[…] or no type for {name}, got {shown:.100}; a batch comes as a list")
+    return typing.get_args(kind)[0]
+
+
+def _member_or_any(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is list else Any
 
 
 def resolved(annotation: Any, scope: dict[str, Any]) -> Any:

@@ -28,6 +28,7 @@ BACKOFFS: tuple[Literal["exponential"], Literal["linear"], Literal["fixed"]] = (
 _BACKOFF = (
     '"exponential", "linear", "fixed", Backoff("linear", base="10s"), one wait like "10s", or a list like ["1s", "1m"]'
 )
+MAX_WAIT_MS = 86_400_000
 MISSED: tuple[Literal["skip"], Literal["last"], Literal["all"]] = ("skip", "last", "all")
 
 
@@ -126,6 +127,13 @@ def some_time(value: Any) -> int:
     """Milliseconds of a duration above zero."""
     if not (ms := duration_ms(value)):
         raise ValueError(f"expected a duration above zero, got {value!r:.100}")
+    return ms
+
+
+def wait(value: Any) -> int:
+    """Milliseconds that a job may be kept waiting for others."""
+    if (ms := duration_ms(value)) > MAX_WAIT_MS:
+        raise ValueError(f"expected at most 1d, got {value!r:.100}")
     return ms
 
 

@@ -23,9 +23,10 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from echofn import capture, walls
+from echofn.batches import BatchRun
 from echofn.channel import Channel, Inbox
 from echofn.faults import Asker, advice, message_of, raw, traceback_of, type_of
-from echofn.frames import Failed, Imported, Ready, Spawn, framed
+from echofn.frames import Failed, Imported, Job, Ready, Spawn, framed
 from echofn.lifespans import Lifespan, State
 from echofn.manifest import Function, Policy, QueueTrigger, WebhookTrigger
 from echofn.masking import Mask
@@ -80,6 +81,10 @@ class Session:
         if self.function.startup_ms is not None:
             self._lifespan = Lifespan(module, self.function.file)
             self.state = self._lifespan.enter(self.loop)
+
+    def run_of(self, index: int, job: Job, now_ms: int) -> Run:
+        """The run of a job that has come, or of a batch."""
+        return (BatchRun if self.shape.is_batched else Run)(self, index, job, now_ms)
 
     def leave(self) -> None:
         """The last job has ended: the rest of the lifespan."""

@@ -261,6 +261,8 @@ async def test_the_wait_is_the_oldest_jobs_whatever_runs_first(bus: Bus, server:
     await mint(bus, priority=1)
     began_ms = int(audit(server, "f").rows[old][b"m"])
     assert audit(server, "f").later == {"-": began_ms + WAIT_MS}
+    await bus.weigh("f", "-", 2)  # it is judged anew
+    assert audit(server, "f").later == {"-": began_ms + WAIT_MS}
 
 
 async def test_when_the_first_is_cancelled_the_lane_waits_for_its_next(bus: Bus, server: Server) -> None:

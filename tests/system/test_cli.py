@@ -295,6 +295,21 @@ def test_run_enters_the_modules_lifespan_and_leaves_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, 'left\n["client",false]\n'), done.stderr
 
 
+def test_run_calls_a_batch_function_with_a_batch_of_one(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "m.py").write_text(
+        "from echofn import queue\n@queue(batch=5)\n"
+        "def f(numbers: list[int], ctx):\n"
+        "    return [ValueError('odd') if n % 2 else [n, len(numbers), len(ctx.jobs)] for n in numbers]\n"
+        "@queue(batch=5)\ndef g(anything): return 'no list'\n"
+    )
+    assert json.loads(run("run", "m.f", "--data", "2", cwd=tmp_path).stdout) == [2, 1, 1]
+    failed = run("run", "m.f", "--data", "3", cwd=tmp_path)
+    assert (failed.returncode, "ValueError: odd" in failed.stderr) == (1, True)
+    assert "does not fit" in run("run", "m.f", "--data", "[2]", cwd=tmp_path).stderr
+    assert "expected None or a list of 1 results" in run("run", "m.g", cwd=tmp_path).stderr
+
+
 HOOKED = """
 import msgspec
 from echofn import Request, hmac, queue, webhook

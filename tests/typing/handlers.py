@@ -55,6 +55,13 @@ async def both(payload: Row, ctx: Context[State]) -> list[int]:
     return []
 
 
+@queue(batch=50, batch_wait="200ms")
+def store(rows: list[Row], ctx: Context) -> list[ValueError | None]:
+    assert_type(ctx.jobs[0].attempt, int)
+    assert_type(ctx.jobs[0].enqueue(bare, 1), str)
+    return [None for _ in rows]
+
+
 @queue
 def nothing() -> None: ...
 
@@ -174,6 +181,8 @@ def enqueue(ctx: Context) -> None:
     assert_type(ctx.enqueue(send, Invoice(1), delay="5s", lane="a"), str)
     ctx.enqueue(bare, 1, at=datetime.now(UTC), unique="k", priority=-1)
     ctx.enqueue(both, Row(sku="a"))
+    ctx.enqueue(store, Row(sku="a"))
+    ctx.enqueue(store, "a row")  # error: each payload is a Row
     ctx.enqueue(turned, Row(sku="a"))
     ctx.enqueue(loose, {"sku": "a", "count": 1})
     ctx.enqueue(nothing)

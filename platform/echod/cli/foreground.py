@@ -21,6 +21,7 @@ from echod.policy import addresses, deliveries
 from echod.policy.signatures import withheld
 from echofn import codec, delivery
 from echofn.annotations import marks_of, name_of, own_payload
+from echofn.batches import results
 from echofn.children import Children
 from echofn.context import Context
 from echofn.frames import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES, Job
@@ -77,10 +78,10 @@ def main(folder: str, package: str, call: Call) -> int:
     try:
         with _lived(function, finder, loop) as state:
             ctx = _context(call.name, call.env, children, state) if shape.takes_context else None
-            result = shape.call(payload, ctx)
+            result = shape.call([payload] if shape.is_batched else payload, ctx)
             if inspect.iscoroutine(result):
                 result = loop.run(result, contextvars.copy_context())
-        stored = codec.encode(result, MAX_RESULT_BYTES, "result")
+        stored = codec.encode(_result(result) if shape.is_batched else result, MAX_RESULT_BYTES, "result")
     except (Verdict, codec.Unfit) as error:
         print(f"echod: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
@@ -88,6 +89,14 @@ def main(folder: str, package: str, call: Call) -> int:
         print(f"echod: would enqueue {child.function} {_json(child.payload)}", file=sys.stderr)
     print(_json(stored))
     return 0
+
+
+def _result(value: Any) -> Any:
+    """The one result of a batch of one. Raises Unfit, and the exception that stands for it."""
+    [result] = results(value, 1)
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _payload(call: Call, function: Callable[..., Any], kind: Any) -> object:
@@ -198,7 +207,7 @@ def _context(name: str, env: str, children: Children, state: object) -> Context:
     )
     run: Any = SimpleNamespace(
         job=job, session=session, now_ms=now_ms, children=children, progress=_progress,
-        extend=_extend, extended_ms=0, is_asked=lambda: False,
+        extend=_extend, extended_ms=0, is_asked=lambda: False, members=((None, job),),
     )  # fmt: skip
     return Context(run)
 

@@ -34,7 +34,7 @@ def observed(pace: Pace, wall_us: int, payload_bytes: int) -> Pace:
     )
 
 
-def batch_size(pace: Pace, *, at_once: int = 1, ordered: bool = False) -> int:
+def batch_size(pace: Pace, *, at_once: int = 1, ordered: bool = False, most: int = MOST_JOBS) -> int:
     """How many jobs one worker may hold that runs `at_once`. `ordered`: the queue has priorities or limits, so only
     what runs at once.
     """
@@ -42,7 +42,7 @@ def batch_size(pace: Pace, *, at_once: int = 1, ordered: bool = False) -> int:
         return at_once
     by_time = at_once * BUDGET_US / max(pace.wall_us, 1.0)
     by_bytes = MOST_BYTES / max(pace.payload_bytes, 1.0)
-    return max(at_once, min(MOST_JOBS, int(by_time), int(by_bytes)))
+    return max(at_once, min(most, int(by_time), int(by_bytes)))
 
 
 class Load(msgspec.Struct, frozen=True):

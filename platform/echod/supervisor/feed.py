@@ -19,7 +19,7 @@ from echod.errors import BusError, LeaseGone, Refused
 from echod.model.ids import JobId
 from echod.model.job import Claimed, Done, Verdict
 from echod.policy import slots
-from echod.supervisor import outcomes
+from echod.supervisor import batches, outcomes
 from echod.supervisor.crews import Crews
 from echod.supervisor.leases import Book, Lease, granted, instant
 from echod.supervisor.means import Active, Means
@@ -217,18 +217,21 @@ class Feed:
         There may be more than we asked for: of an answer lost before.
         """
         if count:
-            self._set_rung(not self.closed and (len(answer.jobs) >= count or is_news_newer))
+            self._set_rung(not self.closed and (answer.turns >= count or is_news_newer))
             if answer.retry_in_ms is not None and not answer.jobs:
                 self._ask_again(min(answer.retry_in_ms / 1000, BEAT_S))
         pool = self.crews.active
         assert pool is not None  # nothing is claimed before a version is served
+        ours: list[Lease] = []
         for job in answer.jobs:
             since = granted(job, answer.now_ms, sent)
             if job.version is not None and job.version != pool.version:
                 self._pinned += 1
                 self._means.spawn(self._take_pinned(job, since, pool))
             else:
-                pool.waiting.append(self._leased(job, pool, since))
+                ours.append(self._leased(job, pool, since))
+        for lease in batches.joined(ours, pool.function.policy.batch):
+            pool.waiting.append(lease)
         self._place()
 
     async def _take_pinned(self, job: Claimed, since: float, active: Pool) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from echod.errors import Refused
 from echod.model.job import Claimed, Occurrence
 from echod.policy.recurring import rule_of
 from echod.policy.slots import MOST_BYTES
 from echofn import frames
+from echofn.codec import NIL
 from echofn.manifest import CronTrigger, EveryTrigger, Function
 
 
@@ -29,6 +32,24 @@ def job_frame(job: Claimed, function: Function, first_child: int) -> frames.Job:
         first_child=first_child,
         manual=job.occurrence is not None and job.occurrence.manual,
     )
+
+
+def batch_frame(jobs: Sequence[Claimed], function: Function, first_child: int) -> frames.Job:
+    """The frame's job for a whole batch, in the order in which its jobs were claimed."""
+    members = tuple(job_frame(job, function, 0) for job in jobs)
+    return msgspec.structs.replace(
+        members[0],
+        payload=NIL,
+        attempt=max(member.attempt for member in members),
+        last_attempt=any(member.last_attempt for member in members),
+        first_child=first_child,
+        members=members,
+    )
+
+
+def payload_bytes(job: frames.Job) -> int:
+    """What a job, or a batch, adds to its frame."""
+    return len(job.payload) + sum(len(member.payload) for member in job.members)
 
 
 def frame_sizes(payload_bytes: Sequence[int]) -> list[tuple[int, int]]:

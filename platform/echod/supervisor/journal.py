@@ -78,6 +78,10 @@ class Journal:
             self._progress[lease.job.id] = (lease, min(max(progress.fraction, 0.0), 1.0), note)
             self._soon(FLUSH_S)
 
+    def pointed(self, lease: Lease, lead: Lease) -> None:
+        """Where the output of a batch is, in the log of one of its other jobs."""
+        self._line(lease, "log", "info", "echod", f"ran in a batch with {lead.job.id}, whose log has the output")
+
     def ended(self, lease: Lease) -> None:
         """The run is over: its last unfinished line, and what did not fit."""
         if not (lease.output_bytes or self._spill or self._progress):

@@ -17,6 +17,9 @@ from echod import log
 from echod.errors import BusError
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Claimed, Hold
+from echod.supervisor.channel import Fault
+from echod.supervisor.children import MAX_BYTES
+from echofn import frames
 from echofn.manifest import Function
 
 if TYPE_CHECKING:
@@ -48,13 +51,14 @@ class Lease:
 
     `index`, `deadline`, `extensions`, `told`, `listens` and `withdrawn` are its worker's: where it stands there, when
     to do something about it (on the loop's clock), how often it asked for more time, why it was asked to end, whether
-    it hears that, whether it was asked back before it began.
+    it hears that, whether it was asked back before it began. In a batch these are its `lead`'s, which carries the
+    `others` and gathers the parts of the answer.
     """
 
     __slots__ = (
         "begun", "cancelling", "deadline", "extensions", "first_child", "function", "granted", "hold", "index", "job",
-        "listens", "lost", "marked", "output_bytes", "progress_count", "settling", "told", "until", "version",
-        "withdrawn", "worker",
+        "lead", "listens", "lost", "marked", "others", "output_bytes", "parts", "parts_bytes", "progress_count",
+        "settling", "told", "until", "version", "withdrawn", "worker",
     )  # fmt: skip
 
     def __init__(self, job: Claimed, function: Function, version: VersionId, granted: float, lease_s: float) -> None:
@@ -79,6 +83,36 @@ class Lease:
         self.told: Literal["timeout", "cancelled"] | None = None
         self.listens = False
         self.withdrawn = False
+        self.lead = self
+        self.others: tuple[Lease, ...] = ()
+        self.parts: dict[int, frames.Part] = {}
+        self.parts_bytes = 0
+
+    @property
+    def members(self) -> tuple[Lease, ...]:
+        """All that run as one, itself first."""
+        return (self, *self.others)
+
+    @property
+    def is_lost(self) -> bool:
+        """Nobody of those that run as one is ours any more."""
+        return all(member.lost for member in self.members)
+
+    @property
+    def is_cancelling(self) -> bool:
+        """A stop was asked for, of each of those that run as one."""
+        return all(member.cancelling or member.lost for member in self.members) and not self.is_lost
+
+    def hear(self, part: frames.Part) -> None:
+        """How one job of this batch ends. Raises Fault for what no honest worker sends."""
+        if not 0 <= part.member < len(self.members) or self.function.policy.batch is None:
+            raise Fault(f"expected the end of one of {len(self.members)} jobs of a batch, got of {part.member}")
+        if part.member in self.parts:
+            raise Fault(f"expected one end of a job, got two of {part.member}")
+        self.parts_bytes += len(part.result) + sum(len(child.payload) for child in part.children)
+        if self.parts_bytes > frames.MAX_RESULTS_BYTES + MAX_BYTES:
+            raise Fault(f"expected at most {frames.MAX_RESULTS_BYTES} bytes of results of a batch, got more")
+        self.parts[part.member] = part
 
 
 class Book:

@@ -40,7 +40,7 @@ class Line:
         """The next jobs that may have neighbours, out of the line."""
         if not self._suspects:
             return [self._jobs.popleft() for _ in range(count)]
-        taken = [lease for lease in self._jobs if lease.job.id not in self._suspects][:count]
+        taken = [lease for lease in self._jobs if not self._is_suspect(lease)][:count]
         for lease in taken:
             self._jobs.remove(lease)
         return taken
@@ -53,18 +53,22 @@ class Line:
     @property
     def alone(self) -> list[Lease]:
         """The jobs in line that may have no neighbours."""
-        return [lease for lease in self._jobs if lease.job.id in self._suspects] if self._suspects else []
+        return [lease for lease in self._jobs if self._is_suspect(lease)] if self._suspects else []
 
     def suspect(self, leases: Iterable[Lease]) -> None:
         """One of these did it."""
-        self._suspects.update((lease.job.id, instant()) for lease in leases)
+        self._suspects.update((member.job.id, instant()) for lease in leases for member in lease.members)
 
     def clear(self, lease: Lease) -> None:
         """What there was to know about this one is known."""
         if self._suspects:
-            self._suspects.pop(lease.job.id, None)
+            for member in lease.members:
+                self._suspects.pop(member.job.id, None)
 
     def forget(self, now: float) -> None:
         """Suspicions that came to nothing."""
         if self._suspects:
             self._suspects = {job: since for job, since in self._suspects.items() if now - since < SUSPECT_S}
+
+    def _is_suspect(self, lease: Lease) -> bool:
+        return any(member.job.id in self._suspects for member in lease.members)

@@ -34,7 +34,7 @@ def of(
     that. Raises Fault for an answer that no honest worker gives.
     """
     hold = lease.hold
-    if ended.obeyed and lease.told is not None and ended.outcome == "done":
+    if ended.obeyed and lease.lead.told is not None and ended.outcome == "done":
         return _retry(lease, run, _late(lease.function.policy), None, roll)
     match ended.outcome:
         case "done":
@@ -42,7 +42,7 @@ def of(
             children: tuple[Child, ...] = ()
             if ended.children:
                 try:
-                    children = mints_of(lease.job.id, lease.first_child, ended.children, function_of)
+                    children = mints_of(lease.job.id, lease.lead.first_child, ended.children, function_of)
                 except Refused as error:
                     return _retry(lease, run, Error(type="Refused", message=str(error)), None, roll)
             return Done(hold, run, ended.result, children)
@@ -54,7 +54,7 @@ def of(
             return _stopped(lease, run) if lease.cancelling else Delay(hold, run, _wait_of(ended.after_ms or 0))
         case "retry":
             fault = _error_of(ended)
-            if ended.obeyed and lease.told == "timeout":
+            if ended.obeyed and lease.lead.told == "timeout":
                 fault = _timed_out(fault, lease.function.policy)
             return _retry(lease, run, fault, ended.after_ms, roll)
         case _:

@@ -16,7 +16,7 @@ from echod.model.ids import VersionId
 from echod.policy import slots
 from echod.supervisor import scratch
 from echod.supervisor.events import Departure, PoolEvents
-from echod.supervisor.handover import frame_sizes
+from echod.supervisor.handover import frame_sizes, payload_bytes
 from echod.supervisor.hiring import Hiring
 from echod.supervisor.leases import Lease, instant
 from echod.supervisor.life import Phase, blame
@@ -266,7 +266,7 @@ class Pool:
         for lease in leases:
             lease.worker = worker
         now_ms = self._means.bus.clock.now_ms()
-        for start, end in frame_sizes([len(job.payload) for job in jobs]):
+        for start, end in frame_sizes([payload_bytes(job) for job in jobs]):
             worker.hand(leases[start:end], frames.Run(tuple(jobs[start:end]), now_ms))
         return True
 

@@ -6,16 +6,16 @@ that ran beside it; a lease that was lost says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from echod import log
 from echod.model.job import Dead, Error, Release, RunRecord, Verdict
 from echod.policy import slots
-from echod.supervisor import outcomes
+from echod.supervisor import batches, outcomes
 from echod.supervisor.channel import Fault
 from echod.supervisor.crews import Crews
 from echod.supervisor.events import Departure
-from echod.supervisor.handover import job_frame
+from echod.supervisor.handover import batch_frame, job_frame
 from echod.supervisor.journal import Journal
 from echod.supervisor.leases import Lease, instant
 from echod.supervisor.means import Means
@@ -43,7 +43,9 @@ class Runs:
         if pool is None:
             return 1
         function = pool.function
-        return slots.batch_size(self.pace, at_once=function.at_once, ordered=function.policy.priority != 0)
+        policy = function.policy
+        most = slots.MOST_JOBS // (policy.batch or 1)
+        return slots.batch_size(self.pace, at_once=function.at_once, ordered=policy.priority != 0, most=most)
 
     async def shut(self) -> None:
         """After the last worker is gone."""
@@ -53,7 +55,9 @@ class Runs:
     # ---- of workers ---------------------------------------------------------------------------------------------
 
     def began(self, worker: Worker, lease: Lease) -> None:
-        if lease.lost:
+        for other in lease.others:
+            other.begun = lease.begun
+        if lease.is_lost:
             worker.kill("expired", culprits=[lease])
 
     def answered(self, worker: Worker, lease: Lease, ended: frames.Ended) -> None:
@@ -63,15 +67,23 @@ class Runs:
         most_us = (now_ms - lease.job.claimed_ms) * 1000 + 999
         wall_us = ended.wall_us if 0 <= ended.wall_us <= most_us else most_us
         run = outcomes.record(worker.id, lease.version, now_ms, wall_us, ended, cold=worker.life.ended == 1)
-        self.pace = slots.observed(self.pace, wall_us, len(lease.job.payload))
+        payload_bytes = len(lease.job.payload) + sum(len(other.job.payload) for other in lease.others)
+        self.pace = slots.observed(self.pace, wall_us, payload_bytes)
         if lease.first_child:
-            means.blocks.give_back(lease.first_child, used=bool(ended.children))
+            is_used = bool(ended.children or any(part.children for part in lease.parts.values()))
+            means.blocks.give_back(lease.first_child, used=is_used)
         try:
-            verdict = outcomes.of(lease, run, ended, means.registry.function, roll=means.roll())
+            if lease.function.policy.batch is None:
+                said = [(lease, outcomes.of(lease, run, ended, means.registry.function, roll=means.roll()))]
+            else:
+                said = batches.answered(lease, run, ended, means.registry.function, roll=means.roll())
         except Fault as fault:
-            self._say(lease, outcomes.crashed(lease, run, "protocol", str(fault), roll=means.roll()))
+            roll = means.roll()
+            self._say_all(
+                (each, outcomes.crashed(each, run, "protocol", str(fault), roll=roll)) for each in lease.members
+            )
             raise
-        self._say(lease, verdict)
+        self._say_all(said)
         pool = self.crews.pool_of(lease)
         if pool is not None:
             pool.answered(worker, lease, spoilt=ended.fault is not None and ended.fault.cause == "memory")
@@ -80,7 +92,8 @@ class Runs:
         self._journal.wrote(lease, output)
 
     def progressed(self, worker: Worker, lease: Lease, progress: frames.Progress) -> None:
-        self._journal.progressed(lease, progress)
+        for member in lease.members:
+            self._journal.progressed(member, progress)
 
     def spilled(self, worker: Worker, lease: Lease, data: bytes) -> None:
         self._journal.spilled(lease, data)
@@ -90,6 +103,8 @@ class Runs:
     def prepare(self, lease: Lease) -> frames.Job:
         if lease.function.takes_context and not lease.first_child:
             lease.first_child = self._means.blocks.take(instant())
+        if lease.function.policy.batch is not None:
+            return batch_frame([member.job for member in lease.members], lease.function, lease.first_child)
         return job_frame(lease.job, lease.function, lease.first_child)
 
     def crashed(self, worker: Worker, lease: Lease, departure: Departure) -> None:
@@ -105,17 +120,24 @@ class Runs:
             cold=worker.life.ended == 0,
         )
         self._means.blocks.give_back(lease.first_child, used=True)
-        self._say(lease, outcomes.crashed(lease, run, departure.cause, departure.detail, roll=self._means.roll()))
+        function_of, roll = self._means.registry.function, self._means.roll()
+        try:
+            self._say_all(batches.crashed(lease, run, departure, function_of, roll=roll))
+        except Fault as fault:  # in what was told before
+            self._say_all(
+                (each, outcomes.crashed(each, run, "protocol", str(fault), roll=roll)) for each in lease.members
+            )
 
     def not_started(self, lease: Lease, failed: frames.Failed, cause: str) -> None:
         self._means.blocks.give_back(lease.first_child, used=False)
-        self._say(lease, outcomes.not_started(lease, self._no_run(lease), failed, cause, roll=self._means.roll()))
+        run, roll = self._no_run(lease), self._means.roll()
+        self._say_all((each, outcomes.not_started(each, run, failed, cause, roll=roll)) for each in lease.members)
 
     def released(self, leases: list[Lease]) -> None:
         """These go back to their lanes, uncharged."""
         for lease in leases:
             self._means.blocks.give_back(lease.first_child, used=lease.begun is not None)
-            self._say(lease, Release(lease.hold))
+            self._say_all((member, Release(member.hold)) for member in lease.members)
         if leases:
             self._on_released()
 
@@ -132,29 +154,50 @@ class Runs:
         self._say(lease, Dead(lease.hold, self._no_run(lease), Error(type="Refused", message=str(error))))
 
     def lost(self, lease: Lease) -> None:
-        """Somebody else may run it by now: stop ours. One that has not begun is stopped when it does."""
-        worker = lease.worker
-        if worker is not None and lease in worker.life.running.values():
-            worker.kill("expired", culprits=[lease])
+        """Somebody else may run it by now: stop ours. One that has not begun is stopped when it does.
+
+        A batch goes on for those that are left; for the others its answer comes too late, as any stale holder's.
+        """
+        lead = lease.lead
+        worker = lead.worker
+        if not lead.is_lost:
+            return
+        if worker is not None and lead in worker.life.running.values():
+            worker.kill("expired", culprits=[lead])
         elif worker is None and not lease.settling:
-            self.crews.unqueue(lease)
+            self.crews.unqueue(lead)
 
     def cancel(self, lease: Lease) -> None:
-        """Somebody asked for a stop: the run is told, and its worker killed where it has not ended after its grace."""
+        """Somebody asked for a stop: the run is told, and its worker killed where it has not ended after its grace.
+
+        A batch goes back whole if it has not begun, and is told when all of its jobs are to stop. Until then one of
+        them is done if its run says so, and is cancelled where it would be tried again.
+        """
         if lease.settling or lease.cancelling:
             return
-        worker = lease.worker
+        lead = lease.lead
+        worker = lead.worker
         if worker is None:
-            if self.crews.unqueue(lease):
+            if self.crews.unqueue(lead):
                 lease.cancelling = True
-                self.released([lease])  # the bus ends a released job that was to be cancelled
+                self.released([lead])  # the bus ends a released job that was to be cancelled
             return  # else its version is on its way: the next extend says it again
         lease.cancelling = True
-        worker.cancel(lease)
+        if lead.is_cancelling:
+            worker.cancel(lead)
+        elif lead.begun is None:
+            worker.ask_back(lead)  # all of it goes back, and the bus ends this one
 
     def drop(self, lease: Lease) -> None:
         """Its verdict came after its lease was over."""
         _log.warning("settle.dropped", queue=self._queue, job=lease.job.id, why="its lease was over")
+
+    def _say_all(self, said: Iterable[tuple[Lease, Verdict]]) -> None:
+        """What became of all that ran as one. Their output is in the first one's log; the others' say so."""
+        for lease, verdict in said:
+            if lease.lead.output_bytes and lease.lead is not lease:
+                self._journal.pointed(lease, lease.lead)
+            self._say(lease, verdict)
 
     def _say(self, lease: Lease, verdict: Verdict) -> None:
         """This is what became of a job."""

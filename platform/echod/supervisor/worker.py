@@ -114,7 +114,7 @@ class Worker:
         assert self._channel is not None
         for index, lease in enumerate(leases, self.life.hand(leases)):
             lease.index = index
-        self.handed += len(leases)
+        self.handed += sum(len(lease.members) for lease in leases)
         self.stirred = instant()
         self._channel.send(run)
 
@@ -143,6 +143,11 @@ class Worker:
             return
         self.is_slow = True
         for lease in waiting:
+            self.ask_back(lease)
+
+    def ask_back(self, lease: Lease) -> None:
+        """Have it come back through `withdrawn`, unless it has begun by then."""
+        if not lease.withdrawn:
             lease.withdrawn = True
             self._send(frames.Withdraw(lease.index))
 
@@ -216,6 +221,8 @@ class Worker:
                         lease = life.answered(frame.index)
                         self.charged_cpu_us += max(frame.cpu_us, 0)
                         jobs.answered(self, lease, frame)
+                    case frames.Part():
+                        life.of(frame.index).hear(frame)
                     case frames.Begun():
                         lease = life.begun(frame.index)
                         lease.begun = instant()
@@ -307,8 +314,8 @@ class Worker:
     def _over(self, leases: list[Lease]) -> None:
         """These were to end and did not. Where they did not even hear it, a neighbour may be blocking their loop."""
         is_known = len(self.life.running) == 1
-        culprits = [lease for lease in leases if is_known or lease.listens or lease.cancelling]
-        self.kill("cancelled" if all(lease.cancelling for lease in leases) else "timeout", culprits=culprits)
+        culprits = [lease for lease in leases if is_known or lease.listens or lease.is_cancelling]
+        self.kill("cancelled" if all(lease.is_cancelling for lease in leases) else "timeout", culprits=culprits)
 
     def _expect_exit(self) -> None:
         """It was told to stop. While its job runs it may; with nothing to do it has no reason to be here."""

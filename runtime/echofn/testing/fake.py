@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from echofn import codec
 from echofn.annotations import own_payload
@@ -59,6 +61,7 @@ def fake_context(
     function: str = "test.function",
     job_id: str = "JOB00000000000",
     attempt: int = 1,
+    attempts: Sequence[int] = (),
     last_attempt: bool = False,
     fence: int | None = None,
     lane: str = "-",
@@ -75,9 +78,11 @@ def fake_context(
     """A context for a call of a handler in a test. Each argument is what the attribute of that name answers.
 
     Times stand still at `due`, with their zone; ids of enqueued jobs are JOB00000000001, JOB00000000002, … `fence` is
-    the attempt unless given. `state` is what a lifespan would yield: a mapping's values become attributes.
+    the attempt unless given. `attempts` makes it that of a batch, with a job for each. `state` is what a lifespan would
+    yield: a mapping's values become attributes.
     """
     due_ms = instant_ms(due)
+    attempt = max(attempts, default=attempt)
     job = Job(
         id=job_id,
         payload=codec.NIL,
@@ -96,16 +101,23 @@ def fake_context(
         function=SimpleNamespace(name=function), version=version, env=env, logger=_Logger(function),
         state=state_of("the test", state),
     )  # fmt: skip
-    return FakeContext(_Run(job, session, due_ms, cancelled))
+    members = [
+        msgspec.structs.replace(job, id=f"JOBbatch{number:06}" if number else job_id, attempt=each, fence=each)
+        for number, each in enumerate(attempts)
+    ]
+    return FakeContext(_Run(job, members or [job], session, due_ms, cancelled))
 
 
 class _Run:
     """As much of a run as a context asks for."""
 
-    def __init__(self, job: Job, session: SimpleNamespace, now_ms: int, cancelled: bool) -> None:
+    def __init__(
+        self, job: Job, members: Sequence[Job], session: SimpleNamespace, now_ms: int, cancelled: bool
+    ) -> None:
         self.job = job
         self.session = session
         self.now_ms = now_ms
+        self.members = tuple((None, each) for each in members)
         self.children = _Children()
         self.progressed: list[tuple[float, str]] = []
         self.extended: list[int] = []
@@ -132,7 +144,7 @@ class _Children:
     def __init__(self) -> None:
         self.enqueued: list[Enqueued] = []
 
-    def add(self, function: Callable[..., Any] | str, payload: object, **wishes: Any) -> int:
+    def add(self, function: Callable[..., Any] | str, payload: object, *, owner: None = None, **wishes: Any) -> int:
         number = len(self.enqueued) + 1
         children = Children(number, package_around(function))
         children.add(function, payload, **wishes)

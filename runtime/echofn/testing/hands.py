@@ -20,16 +20,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TextIO, TypeVar, cast
 
 from echod.bus import Bus as EchodBus
-from echod.model.job import Claimed, Done
+from echod.model.job import Claimed, Done, Verdict
 from echod.registry.registry import Registry
-from echod.supervisor import outcomes
-from echod.supervisor.channel import Fault
+from echod.supervisor import batches, outcomes
+from echod.supervisor.channel import Fault, Splitter
 from echod.supervisor.children import Blocks
 from echod.supervisor.fanout import Fanout
-from echod.supervisor.handover import job_frame
+from echod.supervisor.handover import batch_frame, job_frame
 from echod.supervisor.journal import Journal
 from echod.supervisor.leases import Lease
 from echofn import capture, frames
+from echofn.batches import BatchRun
 from echofn.channel import Channel
 from echofn.manifest import Function
 from echofn.masking import Mask
@@ -58,34 +59,48 @@ class Hands:
         self._benches: dict[tuple[str, str], _Bench] = {}
 
     async def claim(self, queues: list[str]) -> list[Lease]:
-        """One job of each queue that has one to give."""
+        """One job, or one batch, of each queue that has one to give."""
         answers = await asyncio.gather(*(self._bus.claim(queue, CLAIMER, 1, LEASE_MS) for queue in queues))
-        return [self._leased(job, queue) for queue, answer in zip(queues, answers, strict=True) for job in answer.jobs]
+        found: list[Lease] = []
+        for queue, answer in zip(queues, answers, strict=True):
+            leases = [self._leased(job, queue) for job in answer.jobs]
+            found += batches.joined(leases, leases[0].function.policy.batch) if leases else ()
+        return found
 
     def run(self, lease: Lease, source: Source) -> tuple[frames.Ended, list[_Said]]:
-        """Run the job's handler here and now: how it ended, and what it wrote."""
+        """Run the handler of a job, or of a batch, here and now: how it ended, and what it wrote."""
         key = lease.function.name, lease.version
         bench = self._benches.get(key)
         if bench is None:
             bench = self._benches[key] = _Bench(lease.function, lease.version, source)
         now_ms = self._bus.clock.now_ms()
         lease.first_child = self._blocks.take(now_ms / 1000) if lease.function.takes_context else 0
-        return bench.run(job_frame(lease.job, lease.function, lease.first_child), now_ms, source)
+        if lease.function.policy.batch is None:
+            return bench.run(lease, job_frame(lease.job, lease.function, lease.first_child), now_ms, source)
+        jobs = [member.job for member in lease.members]
+        return bench.run(lease, batch_frame(jobs, lease.function, lease.first_child), now_ms, source)
 
     async def settle(self, queue: str, lease: Lease, ended: frames.Ended, said: list[_Said]) -> None:
         """Say what became of it, and mint what it asked for."""
         await self._write(queue, lease, said)
         if lease.first_child:
-            self._blocks.give_back(lease.first_child, used=bool(ended.children))
+            is_used = ended.children or any(part.children for part in lease.parts.values())
+            self._blocks.give_back(lease.first_child, used=bool(is_used))
         run = outcomes.record(WORKER, lease.version, self._bus.clock.now_ms(), 0, ended, cold=False)
+        verdicts: list[Verdict]
         try:
-            verdict = outcomes.of(lease, run, ended, self._registry.function, roll=ROLL)
+            if lease.function.policy.batch is None:
+                verdicts = [outcomes.of(lease, run, ended, self._registry.function, roll=ROLL)]
+            else:
+                of_each = batches.answered(lease, run, ended, self._registry.function, roll=ROLL)
+                verdicts = [verdict for _, verdict in of_each]
         except Fault as fault:
-            verdict = outcomes.crashed(lease, run, "protocol", str(fault), roll=ROLL)
-        answer = await self._bus.settle(queue, CLAIMER, [verdict], lease_ms=LEASE_MS)
-        if isinstance(verdict, Done) and verdict.children and not answer.refused:
-            Fanout(self._bus, self._spawn).send(queue, verdict.children)
-            await asyncio.gather(*self._tasks)
+            verdicts = [outcomes.crashed(each, run, "protocol", str(fault), roll=ROLL) for each in lease.members]
+        answer = await self._bus.settle(queue, CLAIMER, verdicts, lease_ms=LEASE_MS)
+        for verdict in verdicts:
+            if isinstance(verdict, Done) and verdict.children and verdict.hold.id not in answer.refused:
+                Fanout(self._bus, self._spawn).send(queue, verdict.children)
+        await asyncio.gather(*self._tasks)
 
     def close(self) -> None:
         """Nothing runs any more: the loops of async handlers go."""
@@ -108,6 +123,8 @@ class Hands:
                     journal.wrote(lease, each)
                 case frames.Progress():
                     journal.progressed(lease, each)
+        for other in lease.others if lease.output_bytes else ():
+            journal.pointed(other, lease)
         await journal.close()
 
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -130,18 +147,21 @@ class _Bench:
         self._session.folder = source.folder
         _beside_a_loop(lambda: self._session.enter(source.module))
 
-    def run(self, job: frames.Job, now_ms: int, source: Source) -> tuple[frames.Ended, list[_Said]]:
+    def run(self, lease: Lease, job: frames.Job, now_ms: int, source: Source) -> tuple[frames.Ended, list[_Said]]:
         self._session.shape = shape_of(source.handler())
         self._session.mask = Mask(os.environ[name] for name in self._session.function.secrets if name in os.environ)
         self._session.fail_on = fail_on_of(source.handler(), source.env)
         self._sent.clear()
-        run = _Run(self._session, 0, job, now_ms)
+        run = (_BatchRun if self._session.shape.is_batched else _Run)(self._session, 0, job, now_ms)
         with _heard(), _timer_kept():
             ended = _beside_a_loop(run.go)
         run.lines.close()
         if run.raised is not None and _is_for_the_test(run.raised):
             raise run.raised
-        told = [frames.decode_from_worker(data[frames.HEADER.size :]) for data in self._sent]
+        told, _ = Splitter().feed(b"".join(self._sent))
+        for each in told:
+            if isinstance(each, frames.Part):
+                lease.hear(each)
         return ended, [each for each in told if isinstance(each, _Said)]
 
     def close(self) -> None:
@@ -154,6 +174,16 @@ class _Bench:
 
 class _Run(Run):
     """A run that keeps what its handler raised."""
+
+    raised: BaseException | None = None
+
+    def _failed(self, error: BaseException) -> dict[str, Any]:
+        self.raised = error
+        return super()._failed(error)
+
+
+class _BatchRun(BatchRun):
+    """The same of a batch; an exception in its list counts as raised, too."""
 
     raised: BaseException | None = None
 

@@ -175,11 +175,11 @@ class Bus:
         names = self._registry.names()
         while leases := self._call(self._claimed(names)):
             for lease, queue in leases:
-                if len(ran) == most:
+                if len(ran) >= most:
                     raise RuntimeError(f"{most:,} jobs ran and more are due: do functions enqueue each other for ever?")
                 ended, said = self._hands.run(lease, self._sources[queue])
                 self._call(self._hands.settle(queue, lease, ended, said))
-                ran.append(Job(self, queue, lease.job.id))
+                ran += [Job(self, queue, member.job.id) for member in lease.members]
         return ran
 
     async def _claimed(self, queues: list[str]) -> list[tuple[Lease, str]]:

@@ -56,6 +56,7 @@ class Answer:
     def __init__(self) -> None:
         self.output: list[frames.Output] = []
         self.progress: list[frames.Progress] = []
+        self.parts: dict[int, frames.Part] = {}
         self.said: list[frames.Listens | frames.Extend] = []
         self.ended: frames.Ended | None = None
 
@@ -95,6 +96,17 @@ def job(payload: Any = None, **fields: Any) -> frames.Job:
         "first_child": 5_000,
     }
     return frames.Job(**{**told, **fields})
+
+
+def batch(*payloads: Any, **fields: Any) -> frames.Job:
+    """A batch of jobs JOB…0, JOB…1, …; what is given for a field is the batch's own, a list each job's."""
+    each = {name: value for name, value in fields.items() if isinstance(value, list)}
+    members = tuple(
+        job(payload, id=f"JOB0000000000{number}", **{name: values[number] for name, values in each.items()})
+        for number, payload in enumerate(payloads)
+    )
+    own = {name: value for name, value in fields.items() if name not in each}
+    return job(None, id=members[0].id, members=members, **own)
 
 
 class Worker:
@@ -176,6 +188,10 @@ class Worker:
                 case frames.Progress(index=index):
                     assert index in running
                     answers[index].progress.append(message)
+                case frames.Part(index=index, member=member):
+                    assert index in running, "a part of a run that does not run"
+                    assert member not in answers[index].parts, "two ends of one job"
+                    answers[index].parts[member] = message
                 case frames.Listens(index=index) | frames.Extend(index=index):
                     assert index in running
                     answers[index].said.append(message)

@@ -249,15 +249,61 @@ def test_the_payload_and_the_context_are_found(tmp_path: Path, parameters: str, 
     assert (function.takes_payload, function.takes_context) == (payload, context)
 
 
+@pytest.mark.parametrize("written", ["", ": list", ": list[typing.Any]", ": 'list'"])
+def test_a_batch_function_may_take_anything(tmp_path: Path, written: str) -> None:
+    function = one(tmp_path, f"@queue(batch=50, batch_wait='200ms')\ndef f(payloads{written}, ctx): pass")
+    assert (function.policy.batch, function.policy.batch_wait_ms) == (50, 200)
+    assert (function.payload_schema, function.takes_payload, function.takes_context) == (None, True, True)
+
+
+def test_the_schemas_of_a_batch_function_are_of_one_payload_and_one_result(tmp_path: Path) -> None:
+    source = """
+class Order(msgspec.Struct):
+    number: int
+@every("1s", payload={"number": 1})
+@queue(batch=50)
+def f(orders: list[Order]) -> list[str]: ...
+"""
+    function = one(tmp_path, source)
+    assert function.payload_schema is not None
+    assert function.payload_schema["$defs"]["Order"]["properties"] == {"number": {"type": "integer"}}
+    assert function.result_schema == {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    "written", ["", " -> None", " -> list", " -> 'list[str] | None'", " -> 'list[str | Exception]'"]
+)
+def test_results_of_a_batch_function_of_other_types_have_no_schema(tmp_path: Path, written: str) -> None:
+    assert one(tmp_path, f"@queue(batch=5)\ndef f(p){written}: pass").result_schema is None
+
+
+def test_a_webhook_may_gather_its_requests(tmp_path: Path) -> None:
+    function = one(tmp_path, "@webhook('/in', verify=None, batch=5)\ndef f(requests: list[Request]): pass")
+    assert (function.policy.batch, function.payload_schema) == (5, None)
+
+
 MISTAKES = [
     # options
     ("@queue(retrys=1)\ndef f(): pass", 3, "did you mean 'retries'?"),
     ("@queue(zzz=1)\ndef f(): pass", 3, "unknown option 'zzz' of @queue; known are"),
     (
-        "@queue(\n  lane='a',\n  batch=50,\n)\ndef f(): pass",
+        "@queue(\n  lane='a',\n  isolation='job',\n)\ndef f(): pass",
         3,
-        "'batch' is not enforced by this version; remove it",
+        "'isolation' is not enforced by this version; remove it",
     ),
+    ("@queue(batch=0)\ndef f(p): pass", 3, "batch=: expected a whole number from 1 to 1,000, got 0"),
+    ("@queue(batch=True)\ndef f(p): pass", 3, "batch=: expected a whole number"),
+    ("@queue(batch=5, batch_wait='2d')\ndef f(p): pass", 3, "batch_wait=: expected at most 1d, got '2d'"),
+    ("@queue(batch=5, batch_wait='soon')\ndef f(p): pass", 3, "batch_wait=: expected a duration"),
+    ("@queue(batch=5, env='dev')\n@queue(env='prod')\ndef f(p): pass", 3, "expected it on each @queue of the function"),
+    ("@queue(batch_wait='1s')\ndef f(p): pass", 3, "batch_wait=: expected batch= beside it, got none"),
+    ("@queue(batch=5)\ndef f(): pass", 3, "batch=: expected a parameter for the list of payloads, got none"),
+    ("@queue(batch=6)\ndef f(ctx): pass", 3, "batch=: expected a parameter for the list of payloads, got none"),
+    ("@queue(batch=5)\ndef f(p: int): pass", 3, "batch=: expected list[…] or no type for p, got int"),
+    ("@queue(batch=5)\ndef f(p: dict[str, int]): pass", 3, "expected list[…] or no type for p, got dict[str, int]"),
+    ("@queue(batch=5)\ndef f(p: 'list[int] | None'): pass", 3, "expected list[…] or no type for p"),
+    ("@every('1s', payload='x')\n@queue(batch=5)\ndef f(p: list[int]): pass", 3, "payload=: "),
+    ("@every('1s')\n@queue(batch=5)\ndef f(p: list[int]): pass", 3, "as the function takes int"),
     ("@cron('* * * * *', overlap='skip')\ndef f(): pass", 3, "not enforced"),
     ("@queue(env=5)\ndef f(): pass", 3, 'env=: expected "dev", "prod" or another name that --env has'),
     ("@cron('* * * * *', env=[])\ndef f(): pass", 3, "env=: expected"),

@@ -398,13 +398,6 @@ def test_the_deadline_is_on_the_buss_clock_and_counts_from_the_runs_own_start(sh
     assert first.result + 50 <= second.result < first.result + 5_000
 
 
-@pytest.mark.parametrize("use", ["ctx.jobs"])
-def test_what_a_context_cannot_do_yet_says_so(shared: Base, use: str) -> None:
-    fault = outcome_of(shared, use).fault
-    assert fault.exception == "NotImplementedError"
-    assert "not in this version" in fault.message
-
-
 def test_progress_is_thinned_and_the_last_one_always_comes(shared: Base) -> None:
     answer = outcome_of(shared, "for n in range(1001): ctx.progress(n / 1000, f'at {n}')")
     assert answer.progress[0].note == "at 0"

@@ -146,6 +146,34 @@ def test_secrets_are_the_tests_variables_and_masked_as_in_production(
     assert (job.result, job.log) == ("sk_", ["[redacted] [redacted]"])
 
 
+def test_a_batch_gathers_runs_as_one_and_ends_job_by_job(baking: Bus) -> None:
+    early, burnt = baking.enqueue(bakery.box, "rye"), baking.enqueue(bakery.box, "burnt")
+    assert baking.run_due() == []
+    baking.advance("10s")
+    assert baking.run_due()[:2] == [early, burnt]
+    assert (early.result, burnt.state, burnt.reason) == (2, "scheduled", "retry")
+    assert [child.result for child in early.children] == ["1 rye"]
+    assert burnt.children == []
+    assert early.log == ["boxed 2"]
+    assert burnt.log == [f"ran in a batch with {early.id}, whose log has the output"]
+    full = [baking.enqueue(bakery.box, "spelt") for _ in range(3)]
+    baking.run_due()
+    assert [job.result for job in full] == [3, 3, 3], "a full batch waits for nothing"
+    baking.advance("11s")
+    baking.run_due()
+    assert (burnt.result, burnt.attempts, burnt.failures) == (1, 2, 1)
+    assert [child.result for child in burnt.children] == ["1 burnt"]
+
+
+def test_a_batch_function_is_called_with_a_context_of_several_jobs() -> None:
+    ctx = fake_context(attempts=[1, 3, 2])
+    assert (ctx.attempt, [job.attempt for job in ctx.jobs]) == (3, [1, 3, 2])
+    assert len({job.job_id for job in ctx.jobs}) == 3
+    assert bakery.box(["rye", "burnt", "spelt"], ctx) == [3, 3, 3]
+    assert [child.payload.loaf for child in ctx.enqueued] == ["rye", "burnt", "spelt"]
+    assert [job.attempt for job in fake_context().jobs] == [1]
+
+
 def test_delays_instants_and_unique_keys_are_the_buss_own(baking: Bus) -> None:
     later = baking.enqueue(bakery.knead, 1, delay="1h")
     fixed = baking.enqueue(bakery.knead, 2, at="2026-01-05T02:00:00Z")
