@@ -172,6 +172,8 @@ if TYPE_CHECKING:
         unique: at most one job per value of this path, or per payload (True), for as long as `until` says
         until: "done", "started", or a time from the mint on
         max_pending: callers beyond it get 429
+        batch: a run takes up to so many jobs of one lane, their payloads as a list; it answers None or a list of ends
+        batch_wait: how long a lane with fewer jobs than a batch waits for more
         memory: above it an allocation fails with MemoryError
         per_worker: runs of an async function side by side in one worker; of a sync one it is always one
         tmp: what may be written to /tmp
