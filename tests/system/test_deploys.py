@@ -97,6 +97,7 @@ from echofn import queue, Context
 @queue(timeout="60s", workers=(1, 1))
 def f(payload, ctx: Context):
     ctx.progress(0.5, "begun")
+    print("begun")
     while payload and not Path(payload).exists():
         time.sleep(0.01)
     return [{version}, ctx.version]
@@ -120,6 +121,9 @@ def test_what_runs_ends_on_its_version_what_waits_runs_on_the_new_one_and_a_pin_
     assert node.job(running)["state"] == "active"
     let_go.touch()
     assert (ended(node, running), ended(node, pinned)) == ([1, first], [1, first])
+    for job, version in ((running, first), (waiting, second), (pinned, first)):
+        until(lambda job=job: node.get(f"/jobs/{job}/logs"))  # type: ignore[misc]
+        assert [line["version"] for line in node.get(f"/jobs/{job}/logs")] == [version]
     ran = {each: [run["version"] for run in node.job(each)["history"]] for each in (running, waiting, pinned)}
     assert ran == {running: [first], waiting: [second], pinned: [first]}
 

@@ -139,6 +139,7 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True):
     level: str
     logger: str
     text: str
+    version: str = ""  # that the run was of
 
 
 class Writer(msgspec.Struct, frozen=True):

@@ -171,6 +171,8 @@ class _Place:
         request = Request(scope, receive, send)
         answer = await self._answer(request)
         answer.headers.update(_load_errors(self._desk, request))
+        if self._desk.registry.active and caller_of(request).rights:  # a job's result has the version it ran on already
+            answer.headers.setdefault("Echo-Version", self._desk.registry.active.version)
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:

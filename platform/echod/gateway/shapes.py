@@ -112,6 +112,7 @@ class LogShape(msgspec.Struct):
     level: str
     logger: str
     text: str
+    version: str | None
 
 
 class FunctionLogShape(LogShape):

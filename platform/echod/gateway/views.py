@@ -187,6 +187,7 @@ def log_view(entry: str, line: LogLine) -> View:
         "stream": line.stream,
         "level": line.level,
         "logger": line.logger,
+        "version": line.version or None,
         "text": line.text,
     }
 

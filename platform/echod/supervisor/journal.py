@@ -133,9 +133,7 @@ class Journal:
 
     def _made(self, lease: Lease, stream: str, level: str, logger: str, text: str) -> LogLine:
         attempt = lease.job.failures + 1
-        return LogLine(
-            at_ms=self._bus.clock.now_ms(), attempt=attempt, stream=stream, level=level, logger=logger, text=text
-        )
+        return LogLine(self._bus.clock.now_ms(), attempt, stream, level, logger, text, lease.version)
 
     def _keep(self, job: JobId, line: LogLine) -> None:
         if self._waiting_bytes > MOST_WAITING_BYTES:

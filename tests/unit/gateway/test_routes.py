@@ -340,6 +340,20 @@ async def test_a_deploy_gets_the_whole_archive_and_its_answer_is_sent(server: Va
         assert (await rig.http.post("/deploy", content=bytes(26 * 1024 * 1024))).status_code == 413
 
 
+async def test_answers_name_the_version_that_serves_to_whoever_has_a_right(server: Valkey) -> None:
+    known = {"Authorization": "Bearer s3cret"}
+    async with serving(server, token="s3cret") as rig:
+        assert (await rig.http.get("/functions", headers=known)).headers["Echo-Version"] == "DEP00000000001"
+        assert "Echo-Version" not in (await rig.http.get("/healthz")).headers
+        answered, _ = await asyncio.gather(
+            rig.http.post("/functions/hello.any", json=1, headers={**known, "Prefer": "wait=10"}), rig.run("hello.any")
+        )
+        await publish(rig.bus, FUNCTIONS, version=VersionId("DEP00000000002"))
+        await rig.registry.refresh()
+        assert answered.headers["Echo-Version"] == "DEP00000000001"
+        assert (await rig.http.get("/functions", headers=known)).headers["Echo-Version"] == "DEP00000000002"
+
+
 async def test_a_plan_is_asked_for_with_the_same_call(server: Valkey) -> None:
     node = Node(DONE)
     async with serving(server, deploys=node) as rig:
