@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from unit.runtime.driving import Base
 from walls.machine import IS_ROOT
 
 WALLED = ["standard", "strict"]
+DATAGRAMS = (socket.AF_UNIX, socket.SOCK_DGRAM)
 
 
 @pytest.fixture
@@ -32,6 +35,45 @@ def connecting(port: int) -> str:
         socket.create_connection(("127.0.0.1", {port}), 2).close()
         return "in"
     """
+
+
+@pytest.fixture
+def mailbox() -> Iterator[socket.socket]:
+    """A unix socket of the host, which anybody may write to: as a system log's is."""
+    with tempfile.TemporaryDirectory(prefix="echod-box-", dir="/tmp") as folder, socket.socket(*DATAGRAMS) as box:
+        os.chmod(folder, 0o755)
+        box.bind(f"{folder}/box")
+        os.chmod(f"{folder}/box", 0o777)
+        box.setblocking(False)
+        yield box
+
+
+def posting(box: socket.socket) -> str:
+    return f"""
+    import socket
+    def f():
+        try:
+            return socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b"x", {box.getsockname()!r})
+        except OSError as error:
+            return type(error).__name__
+    """
+
+
+@pytest.mark.parametrize("level", WALLED)
+@pytest.mark.parametrize("network", [False, True])
+def test_no_unix_socket_of_the_host_is_written_to(
+    base: Base, level: str, network: bool, mailbox: socket.socket
+) -> None:
+    """One end of a pair of datagram sockets needs no connect(), and no socket(), to send to any other by its path."""
+    worker = base.serve(posting(mailbox), level=level, policy=Policy(network=network))
+    assert worker.one().result == "PermissionError"
+    with pytest.raises(BlockingIOError):
+        mailbox.recv(1)
+
+
+def test_without_walls_it_is(base: Base, mailbox: socket.socket) -> None:
+    assert base.serve(posting(mailbox), level="off").one().result == 1
+    assert mailbox.recv(1) == b"x"
 
 
 @pytest.mark.parametrize("level", WALLED)

@@ -153,7 +153,10 @@ def _plain() -> Iterator[Rule]:
 
 def _sockets(any_network: bool, ports: bool) -> Iterator[Rule]:
     """Internet sockets as far as opened; of unix sockets only pairs; nothing of any other family."""
-    yield "socketpair", among(0, [socket.AF_UNIX], errno.EPERM)
+    # An end of a pair of datagram sockets sends to any unix socket by its path, of which Landlock knows nothing.
+    pairs = one_of([socket.SOCK_STREAM, socket.SOCK_SEQPACKET], errno.EPERM)
+    unix = [argument(0), step(JUMP_EQUAL, socket.AF_UNIX, 1, 0), refuse(errno.EPERM)]
+    yield "socketpair", [*unix, argument(1), step(AND, _SOCKET_TYPE), *pairs]
     yield "sendto", without(3, _MSG_FASTOPEN, errno.EPERM)
     yield "sendmsg", without(2, _MSG_FASTOPEN, errno.EPERM)
     yield "sendmmsg", without(3, _MSG_FASTOPEN, errno.EPERM)
