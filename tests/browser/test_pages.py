@@ -268,6 +268,7 @@ async def test_what_a_functions_jobs_write_shows_on_its_page_as_it_is_written(ri
         lines, heads = page.locator(".log-line .text"), page.locator(".log-try a")
         await expect(lines).to_have_text(["before"])
         await wrote(second, "an <b>other</b>")
+        await expect(lines).to_have_count(2)
         await wrote(first, "the first again")
         await expect(lines).to_have_text(["before", "an <b>other</b>", "the first again"])
         await expect(heads).to_have_text([first, second, first])
@@ -326,7 +327,7 @@ async def test_the_keyboard_is_enough(rig: Rig, opened: Opener) -> None:
         await page.keyboard.press("/")
         await expect(page.get_by_label("Filter functions")).to_be_focused()
         await page.keyboard.type("shop")
-        await expect(page.locator("tr[data-name]:visible")).to_have_count(4)
+        await expect(page.locator("tr[data-name]:visible")).to_have_count(5)
         await page.keyboard.press("Escape")
         names = [await row.get_attribute("data-name") for row in await page.locator("tr[data-name]:visible").all()]
         await page.keyboard.press("j")

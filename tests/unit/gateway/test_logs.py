@@ -195,7 +195,8 @@ async def test_a_trimmed_job_leaves_the_list_of_writers(server: Any, rig: Rig) -
 async def test_a_thousand_writers_are_remembered(server: Any, rig: Rig) -> None:
     ids = [rig.bus.new_job_id() for _ in range(1005)]
     await rig.bus.mint("hello.any", [Mint(id=id, payload=b"\x01") for id in ids])
-    await asyncio.gather(*(rig.bus.log("hello.any", id, [line("x")]) for id in ids))
+    for id in ids:
+        await rig.bus.log("hello.any", id, [line("x")])
     assert server.command("ZCARD", "emq:{hello.any}:logged") == 1000
 
 

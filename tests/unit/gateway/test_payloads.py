@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echod.gateway.payloads import MAX_DEPTH, NULL, Payload, payload_of
+from echod.gateway.payloads import MAX_DEPTH, Payload, payload_of
 from echod.gateway.problems import Problem
+from echofn.codec import NIL
 
 JSON = {"content-type": "application/json"}
 MSGPACK = {"content-type": "application/msgpack"}
@@ -28,7 +29,7 @@ def refused(body: bytes, headers: dict[str, str] = JSON) -> Problem:
 @pytest.mark.parametrize("headers", [{}, JSON, MSGPACK, {"content-type": "text/plain"}])
 def test_an_empty_body_is_a_null_payload(headers: dict[str, str]) -> None:
     payload = payload_of(b"", headers)
-    assert (payload.value, payload.packed) == (None, NULL)
+    assert (payload.value, payload.packed) == (None, NIL)
 
 
 @pytest.mark.parametrize(
