@@ -256,6 +256,7 @@ class BatchJob:
 
     @property
     def job_id(self) -> str:
+        """The job's id: the same in each of its runs, and no other job's."""
         return self._job.id
 
     @property

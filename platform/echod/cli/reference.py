@@ -32,7 +32,7 @@ def documents() -> dict[str, str]:
     pages = {
         "annotations.md": _annotations(),
         "context.md": _classes("What a handler is given, what it may raise, and `Backoff`.", {
-            "echofn/context.py": ("Context",), "echofn/request.py": ("Request",),
+            "echofn/context.py": ("Context", "BatchJob"), "echofn/request.py": ("Request",),
             "echofn/verdicts.py": ("Retry", "Snooze", "Fail", "Cancel"), "echofn/backoff.py": ("Backoff",),
         }),
         "testing.md": _classes("`echofn.testing`: tests of functions. [The guide](../guide/testing.md) has examples.", {
