@@ -11,6 +11,7 @@ from typing import Any
 from echofn import codec
 from echofn.annotations import marks_of, name_of, own_payload
 from echofn.frames import MAX_CHILDREN, MAX_PAYLOAD_BYTES, Child
+from echofn.masking import Mask
 from echofn.signature import shape_of
 from echofn.units import duration_ms
 
@@ -23,11 +24,13 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 class Children:
     """The children of one run, numbered from the block that came with it."""
 
-    __slots__ = ("_bytes", "_children", "_closed", "_first", "_lock", "_owners", "_package")
+    __slots__ = ("_bytes", "_children", "_closed", "_first", "_lock", "_mask", "_owners", "_package")
 
-    def __init__(self, first: int, package: str) -> None:
+    def __init__(self, first: int, package: str, mask: Mask | None = None) -> None:
+        """`mask` knows the values of the secrets, which no child may carry onto the bus."""
         self._first = first
         self._package = package
+        self._mask = mask
         self._lock = threading.Lock()
         self._children: list[Child] = []
         self._owners: list[int | None] = []  # of a batch, whose each is; None: the run's
@@ -49,6 +52,11 @@ class Children:
         """The number of a new child. Raises TypeError, ValueError, or RuntimeError past a limit."""
         name = named(function, self._package)
         data = packed(function, name, payload)
+        if self._mask is not None and self._mask.is_in(data):
+            raise ValueError(
+                "expected a payload without the value of a secret, as payloads lie on the bus; "
+                f"let secrets= of {name} name it, too"
+            )
         delay_ms = None if delay is None else duration_ms(delay)
         at_ms = None if at is None else instant_ms(at)
         if delay_ms is not None and at_ms is not None:

@@ -27,7 +27,6 @@ from echofn.package import Folder
 from echofn.refusals import Refusal, Refusals
 
 MEMORY_BYTES = 1024 * 1024 * 1024
-LEAST_CARRIED = 16  # characters of a secret: what is shorter may be a word that a schema has anyway
 
 
 class Entered(msgspec.Struct, frozen=True, tag="entered", array_like=True):
@@ -151,7 +150,7 @@ def _cleared(described: Described, mask: Mask) -> Described:
     functions: list[Function] = []
     for function in described.functions:
         payloads = [each.payload for each in function.triggers if not isinstance(each, WebhookTrigger)]
-        if mask.is_in(_encode((function.payload_schema, function.result_schema, payloads)), LEAST_CARRIED):
+        if mask.is_in(_encode((function.payload_schema, function.result_schema, payloads))):
             text = "expected no secret in a default or in payload=, got the value of one; read it when a job runs"
             errors.append(LoadError(described.module, function.file, text, function.line, kind="refused"))
         else:

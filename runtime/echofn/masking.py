@@ -16,6 +16,7 @@ from echofn.delivery import is_request
 
 MASK = "[redacted]"
 SHORTEST = 6  # characters
+LEAST_CARRIED = 16  # of a secret in data that is kept: what is shorter may be a word that the data has anyway
 MAX_STEPS = 32
 MAX_PATH = 512
 ROOTS = ("json", "headers", "query", "params")  # of paths into a webhook's request
@@ -59,9 +60,9 @@ class Mask:
             case _:
                 return value
 
-    def is_in(self, data: bytes, least: int) -> bool:
-        """Whether one of at least `least` characters is in encoded text."""
-        return any(len(text) >= least and text.encode("utf-8", "replace") in data for text in self._spellings)
+    def is_in(self, data: bytes) -> bool:
+        """Whether one of at least `LEAST_CARRIED` characters is in encoded data."""
+        return any(len(text) >= LEAST_CARRIED and text.encode("utf-8", "replace") in data for text in self._spellings)
 
 
 def steps(path: str) -> Steps:

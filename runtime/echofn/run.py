@@ -103,7 +103,7 @@ class Run:
         """Where ctx.enqueue puts the jobs it makes. Few runs make any."""
         with self.lines.lock:
             if self._children is None:
-                self._children = Children(self.job.first_child, self.session.folder.package)
+                self._children = Children(self.job.first_child, self.session.folder.package, self.session.mask)
                 if self.lines.closed:
                     self._children.close()
             return self._children
@@ -203,7 +203,10 @@ class Run:
 
     def _result(self, value: Any) -> dict[str, Any]:
         try:
-            return {"outcome": "done", "result": codec.encode(value, MAX_RESULT_BYTES, "result")}
+            result = codec.encode(value, MAX_RESULT_BYTES, "result")
+            if self.session.mask.is_in(result):  # the work is done; what stays of it must not hold a secret
+                result = codec.encode(self.session.mask.value(codec.decode(result)), MAX_RESULT_BYTES, "result")
+            return {"outcome": "done", "result": result}
         except codec.Unfit as error:
             return {"outcome": "dead", "fault": Fault("ResultError", message_of(error, self.mask), "", "result")}
 

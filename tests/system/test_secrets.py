@@ -48,6 +48,8 @@ def leak(way: str, ctx: Context):
     if way == "type": raise type("Of " + key, (Exception,), {})("typed")
     if way == "variable": os.environ[key]
     if way == "refused": raise OSError(13, "no", "/etc/" + key)
+    if way == "result": return {"key": key, key: [f"of {key}"]}
+    if way == "enqueue": ctx.enqueue(sibling, {"key": key})
     return len(key)
 
 @queue
@@ -110,7 +112,21 @@ def paid(request: Request):
 """
 TOML = '[defaults]\nredact = ["ssn"]\n'
 PAGES = ("/", "/functions", "/jobs", "/morgue", "/schedules", "/lanes", "/versions", "/nodes", "/bus", "/openapi.json")
-WAYS = ("return", "raise", "long", "group", "fail", "cancel", "crash", "file", "type", "variable", "refused")
+WAYS = (
+    "return",
+    "raise",
+    "long",
+    "group",
+    "fail",
+    "cancel",
+    "crash",
+    "file",
+    "type",
+    "variable",
+    "refused",
+    "result",
+    "enqueue",
+)
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +279,7 @@ def test_no_planted_value_is_in_the_bus_a_log_or_a_page(dev: Node) -> None:
     for body in (json.dumps({"card": {"number": NUMBER}}), f"this is no JSON: {NUMBER}"):
         jobs.append(delivered(dev, f"/hooks/pay{query}", body, headers))
     states = [ended(dev, job)["state"] for job in jobs]
-    expected = {"return": "done", "cancel": "cancelled"}
+    expected = {"return": "done", "result": "done", "cancel": "cancelled"}
     assert states[: len(WAYS)] == [expected.get(way, "dead") for way in WAYS]
     until(lambda: "past python" in read(dev, f"/jobs/{jobs[0]}/logs", "application/json"))
     seen = looked_at(dev, jobs)
