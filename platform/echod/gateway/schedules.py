@@ -16,6 +16,7 @@ from echod.bus.answers import RecurrenceRow
 from echod.errors import Refused
 from echod.gateway import instants
 from echod.gateway.desk import Desk, answer, shortened, shown
+from echod.gateway.guard import demand
 from echod.gateway.problems import Problem, suggestions
 from echod.gateway.views import View, instant_or_none, schedule_view
 from echod.model.job import NO_LANE
@@ -35,6 +36,7 @@ async def index(desk: Desk, request: Request) -> Response:
 
 async def add(desk: Desk, request: Request) -> Response:
     """POST /schedules: register one of nobody's code (201), or change the rule of its name (200)."""
+    demand(request, "invoke")  # it brings a payload of its own
     desk.active()
     try:
         wanted = _wanted(await request.body())
