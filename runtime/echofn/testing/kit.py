@@ -8,14 +8,14 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
 
 from echod.bus import Bus as EchodBus
 from echod.errors import Refused
 from echod.model.ids import JobId, VersionId, branded
-from echod.model.job import Conflict, Error, Full, Minted
+from echod.model.job import Conflict, Error, Full, Minted, State
 from echod.model.job import Job as Record
 from echod.pump.pump import Pump
 from echod.registry.registry import Registry
@@ -32,6 +32,7 @@ from echofn.units import duration_ms
 
 MOST_JOBS = 10_000
 MOST_INSTANTS = 100_000
+STATES: tuple[State, ...] = get_args(State)
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 T = TypeVar("T")
 Handler = Callable[..., Any]
@@ -190,10 +191,14 @@ class Bus:
     def jobs(self, function: Handler | str | None = None, *, state: str | Iterable[str] | None = None) -> list[Job]:
         """Jobs of a function (its name, or itself) or of all, in the order they were minted. `state`: only those.
 
-        Raises LookupError for a function that is not loaded.
+        Raises LookupError for a function that is not loaded, ValueError for a state that no job can have.
         """
         names = self._registry.names() if function is None else [self._name(function)]
         states = None if state is None else {state} if isinstance(state, str) else set(state)
+        for unknown in (states or set()) - set(STATES):
+            near = difflib.get_close_matches(unknown, STATES, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"state: expected {', '.join(STATES)}, got {unknown!r}{hint}")
         return self._call(self._listed(names, states))
 
     async def _listed(self, names: Sequence[str], states: set[str] | None) -> list[Job]:

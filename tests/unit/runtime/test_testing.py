@@ -165,6 +165,14 @@ def test_a_batch_gathers_runs_as_one_and_ends_job_by_job(baking: Bus) -> None:
     assert [child.result for child in burnt.children] == ["1 burnt"]
 
 
+def test_a_state_that_no_job_can_have_is_refused(baking: Bus) -> None:
+    """Otherwise `assert not bus.jobs(state="daed")` could never fail."""
+    for state in ("daed", ["done", "daed"]):
+        with pytest.raises(ValueError, match=r"expected pending, scheduled, .* got 'daed'; did you mean 'dead'"):
+            baking.jobs(state=state)
+    assert baking.jobs(state=["done", "dead"]) == []
+
+
 def test_a_batch_function_is_called_with_a_context_of_several_jobs() -> None:
     ctx = fake_context(attempts=[1, 3, 2])
     assert (ctx.attempt, [job.attempt for job in ctx.jobs]) == (3, [1, 3, 2])
