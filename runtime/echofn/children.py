@@ -61,8 +61,7 @@ class Children:
         at_ms = None if at is None else instant_ms(at)
         if delay_ms is not None and at_ms is not None:
             raise ValueError("expected delay= or at=, got both")
-        if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
-            raise ValueError(f"expected a whole priority from -1,000,000 to 1,000,000, got {priority!r:.100}")
+        check_priority(priority)
         size = len(data) + len(name) + _text("lane", lane) + _text("unique", unique) + 64
         with self._lock:
             if self._closed:
@@ -87,6 +86,12 @@ class Children:
         """Those of one job of a batch, or of the run as such; no more are taken."""
         children = zip(self.close(), self._owners, strict=True)
         return tuple(child for child, own in children if own == owner)
+
+
+def check_priority(priority: int | None) -> None:
+    """Raises ValueError. The bus takes what comes, and has written the row when it finds that it is no number."""
+    if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
+        raise ValueError(f"expected a whole priority from -1,000,000 to 1,000,000, got {priority!r:.100}")
 
 
 def instant_ms(value: datetime | str) -> int:

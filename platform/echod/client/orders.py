@@ -172,6 +172,7 @@ def order_of(
     """An order, checked as far as that needs no echod. Raises InvalidPayload, TypeError or ValueError."""
     if delay is not None and at is not None:
         raise ValueError("expected delay= or at=, got both")
+    children.check_priority(priority)
     try:
         packed = children.packed(function, target.name, payload)
     except ValueError as error:

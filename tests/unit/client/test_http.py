@@ -207,6 +207,17 @@ def test_no_header_is_smuggled_in(server: Server, text: str) -> None:
     assert server.requests == []
 
 
+@pytest.mark.parametrize("priority", ["x", 2.5, float("nan"), True, [1], 10**9])
+def test_a_priority_that_is_none_is_refused_before_anything_is_sent(server: Server, priority: int) -> None:
+    """A bus takes it as it comes, and has written half a job when it finds that it is no number."""
+    with echod.Client(server.url) as client:
+        with pytest.raises(ValueError, match="expected a whole priority from -1,000,000 to 1,000,000"):
+            client.enqueue("f.f", 1, priority=priority)
+        with pytest.raises(ValueError, match="expected a whole priority"):
+            client.enqueue_many("f.f", [1, 2], priority=priority)
+    assert server.requests == []
+
+
 def test_a_connection_is_kept(server: Server) -> None:
     with echod.Client(server.url) as client:
         client.enqueue("f.f")
