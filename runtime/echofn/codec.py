@@ -107,7 +107,9 @@ def _model(kind: type, value: Any) -> Any:
     """Builtins as a type that msgspec does not know. (Discovery refuses the others.)"""
     if models.is_model(kind):
         return models.validated(kind, value)
-    raise NotImplementedError
+    if isinstance(value, kind):
+        return value  # `object`, say: as it goes without a hook
+    raise ValueError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 
 def _finite(value: Any) -> bool:
