@@ -158,6 +158,18 @@ class Node:
             found += below.get(pid, [])
         return found
 
+    def server_pid(self) -> int:
+        """The embedded server's process; waited for."""
+
+        def found() -> int | None:
+            for pid in self.descendants():
+                with contextlib.suppress(OSError):
+                    if b"valkey-server" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
+                        return pid
+            return None
+
+        return until(found) or 0
+
     def kill(self) -> None:
         """SIGKILL of the node alone, as the kernel does it."""
         os.kill(self.pid, signal.SIGKILL)

@@ -312,6 +312,11 @@ FUNCTION: Json = {
         }
     ],
     "workers": {"count": 4, "busy": 4, "rss_bytes": 193_400_000, "cpu_s": 81.3, "cold_starts": 6},
+    "versions": [
+        {"version": "DEP0KHTOWnGLuC", "from": at(-4_000), "until": None, "changed": True},
+        {"version": "DEP0KHTOWnAAAA", "from": at(-90_000), "until": at(-4_000), "changed": False},
+        {"version": "DEP0KHTOWnBBBB", "from": at(-200_000), "until": at(-90_000), "changed": None},
+    ],
     "lanes": [
         {
             "function": "billing.send_invoice",

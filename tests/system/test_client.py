@@ -476,15 +476,6 @@ def test_an_order_that_the_bus_took_and_nobody_heard_of_is_minted_again_under_it
         assert {warm, order.result(30).id} == {job["id"] for job in jobs_of(node)} - before
 
 
-def server_of(node: Node) -> int:
-    """The pid of the node's embedded server."""
-    for line in subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True).stdout.splitlines():
-        pid, parent, *words = line.split()
-        if parent == str(node.pid) and any("valkey" in word or "redis" in word for word in words):
-            return int(pid)
-    raise AssertionError("no embedded server")
-
-
 @pytest.mark.parametrize("way", ["http", "bus"])
 def test_every_job_is_there_once_although_the_bus_was_killed_in_between(tmp_path: Path, way: str) -> None:
     node = Node(tmp_path, FILES).start()
@@ -505,7 +496,7 @@ def test_every_job_is_there_once_although_the_bus_was_killed_in_between(tmp_path
             for thread in threads:
                 thread.start()
             until(lambda: len(ids) > 60)
-            os.kill(server_of(node), signal.SIGKILL)
+            os.kill(node.server_pid(), signal.SIGKILL)
             for thread in threads:
                 thread.join(120)
         assert failed == []

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import hmac
+import http.client
 import json
 import os
+import random
+import signal
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -35,6 +44,25 @@ def deploy(node: Node, *flags: str) -> str:
     done = node.cli("deploy", str(node.folder), *flags)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_a_functions_page_tells_which_version_ran_when(node: Node) -> None:
+    deploy(node)
+    node.save("n.py", code(3))
+    deploy(node)  # m.f is the same in it
+    node.save("m.py", code(2))
+    deploy(node)
+    assert node.cli("rollback").returncode == 0
+    ran = node.get("/functions/m.f")["versions"]
+    ids = [each["version"] for each in ran]
+    assert ids[0] == ids[2] == node.get("/readyz")["version"]
+    assert len(set(ids)) == 3
+    assert [each["changed"] for each in ran] == [True, True, False, None]
+    assert ran[0]["until"] is None
+    assert [each["until"] for each in ran[1:]] == [each["from"] for each in ran[:-1]]
+    assert node.get("/functions/n.f")["versions"] == [each | {"changed": False} for each in ran[:2]] + [
+        ran[2] | {"changed": None}
+    ]
 
 
 def serves(node: Node, value: int) -> None:
@@ -91,6 +119,7 @@ def test_what_cannot_be_rolled_back_to_is_refused(node: Node) -> None:
 
 SLOW = """
 import time
+from datetime import datetime
 from pathlib import Path
 from echofn import queue, Context
 
@@ -203,7 +232,7 @@ def test_jobs_of_a_function_that_is_gone_wait_orphaned_until_a_version_has_it_ag
     assert ended(node, left) == 1
 
 
-@pytest.mark.parametrize("whom", ["node", "deployer"])
+@pytest.mark.parametrize("whom", ["node", "deployer", "bus"])
 @pytest.mark.parametrize("step", ["written", "stored", "switched"])
 def test_killed_in_the_middle_of_a_deploy_either_version_is_whole(node: Node, whom: str, step: str) -> None:
     """Once its files are on disk, once they are on the bus, once the switch is logged."""
@@ -224,6 +253,10 @@ def test_killed_in_the_middle_of_a_deploy_either_version_is_whole(node: Node, wh
     until(reached[step])
     if whom == "deployer":
         deployer.kill()
+    elif whom == "bus":
+        os.kill(node.server_pid(), signal.SIGKILL)
+        until(lambda: deployer.poll() is not None, 60)
+        until(lambda: node.ask("GET", "/readyz")[0] == 200, 60)
     else:
         node.kill()
         node.start("start", folder=False, ECHOD_TOKEN=TOKEN)
@@ -236,3 +269,118 @@ def test_killed_in_the_middle_of_a_deploy_either_version_is_whole(node: Node, wh
         assert value == (1 if version == first else 2)
     deploy(node)
     serves(node, 2)
+
+
+LIVE = """
+import time
+from echofn import every, queue, webhook
+
+@every("1s")
+def tick():
+    return {version}
+
+@webhook("/hooks/push", verify="github", secret="HOOK")
+def push(request):
+    return [request.json()["n"], {version}]
+
+@queue(timeout="2m")
+def long(payload, ctx):
+    time.sleep(payload)
+    return [{version}, ctx.version]
+"""
+
+
+class Sender:
+    """Posts one delivery after another, each until it is told that it was taken: what a sender of webhooks does."""
+
+    def __init__(self, node: Node) -> None:
+        self.taken: dict[int, str] = {}
+        self.refused: set[int] = set()
+        self._node = node
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True)
+        self._thread.start()
+
+    def _send(self) -> None:
+        number = 0
+        while not self._over.is_set():
+            body = json.dumps({"n": number}).encode()
+            signature = "sha256=" + hmac.new(b"hook", body, hashlib.sha256).hexdigest()
+            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+                status, answer = self._node.ask(
+                    "POST", "/hooks/push", {"n": number}, X_GitHub_Delivery=f"d-{number}", X_Hub_Signature_256=signature
+                )
+                if status == 202:
+                    self.taken[number] = answer["id"]
+                    number += 1
+                elif status != 503:
+                    self.refused.add(status)
+
+    def end(self) -> None:
+        """After the one it is at."""
+        self._over.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+@pytest.mark.parametrize("killed", ["nobody", "node", "bus"])
+def test_switches_under_webhooks_schedules_and_long_jobs_lose_and_double_nothing(tmp_path: Path, killed: str) -> None:
+    node = Node(tmp_path, {"m.py": LIVE.format(version=1)})
+    try:
+        node.start("start", folder=False, ready=False, ECHOD_TOKEN=TOKEN, HOOK="hook")
+        deploy(node)
+        sender = Sender(node)
+        until(lambda: len(sender.taken) > 5)
+        long = node.mint("m.long", 8)
+        until(lambda: node.job(long)["state"] == "active")
+        began = node.get("/readyz")["version"]
+        for round in range(4):
+            node.save("m.py", LIVE.format(version=round + 2))
+            if round == 2 and killed != "nobody":
+                deployer = subprocess.Popen(
+                    [*ECHOD, "deploy", str(node.folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    env=environment(ECHOD_URL=node.url, ECHOD_TOKEN=TOKEN),
+                )  # fmt: skip
+                time.sleep(random.uniform(0, 1))  # anywhere in it
+                if killed == "bus":
+                    os.kill(node.server_pid(), signal.SIGKILL)
+                else:
+                    node.kill()
+                    node.start("start", folder=False, ECHOD_TOKEN=TOKEN, HOOK="hook")
+                deployer.wait(60)
+                until(lambda: node.ask("GET", "/readyz")[0] == 200, 60)
+            deploy(node)
+            if round % 2:
+                assert node.cli("rollback").returncode == 0
+                deploy(node)
+            seen = len(sender.taken)
+            until(lambda seen=seen: len(sender.taken) > seen + 3, 60)  # type: ignore[misc]
+        sender.end()
+        assert sender.refused == set()
+        pushed = listed(node, "m.push")
+        assert sorted(pushed) == sorted(sender.taken.values())
+        until(lambda: all(node.job(id)["state"] == "done" for id in pushed), 60)
+        assert [node.job(id)["result"][0] for id in sender.taken.values()] == list(sender.taken)
+        assert node.job(sender.taken[max(sender.taken)])["result"] == [max(sender.taken), 5]
+        job = until(lambda: (job := node.job(long))["state"] == "done" and job, 60)
+        if killed == "nobody":
+            assert (job["result"], job["attempts"]) == ([1, began], 1)
+        dues = sorted(node.job(id)["occurrence"]["due"] for id in listed(node, "m.tick"))
+        instants = [datetime.fromisoformat(due).timestamp() for due in dues]
+        assert len(set(instants)) == len(instants)
+        lost = instants[-1] - instants[0] + 1 - len(instants)
+        assert lost == node.get("/functions/m.tick")["metrics"]["missed"]
+    finally:
+        node.close()
+
+
+def listed(node: Node, name: str) -> list[str]:
+    """The ids of all jobs of a function."""
+    found: list[str] = []
+    cursor = ""
+    while True:
+        page = node.get(f"/jobs?function={name}&limit=200&cursor={cursor}")
+        found += [job["id"] for job in page["jobs"]]
+        cursor = page["cursor"]
+        if not cursor:
+            return found

@@ -258,7 +258,7 @@ def test_fifty_posts_of_one_delivery_while_the_bus_dies_are_one_job(dev: Node) -
         storm = Storm(dev, number)
         storm.begin()
         time.sleep(random.uniform(0, 0.05))  # the server dies anywhere in the middle of them
-        os.kill(server_of(dev), signal.SIGKILL)
+        os.kill(dev.server_pid(), signal.SIGKILL)
         storm.end()
         assert {status for status, _ in storm.said} <= {202, 503}, storm.said
         heard = {answer["id"] for status, answer in storm.said if status == 202}
@@ -269,18 +269,3 @@ def test_fifty_posts_of_one_delivery_while_the_bus_dies_are_one_job(dev: Node) -
     assert sorted(storms) == sorted(ids)
     for id in ids:
         until(lambda id=id: dev.job(id)["state"] == "done")  # type: ignore[misc]
-
-
-def server_of(node: Node) -> int:
-    """The embedded server's process."""
-
-    def found() -> int | None:
-        for pid in node.descendants():
-            try:
-                if b"valkey-server" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
-                    return pid
-            except OSError:
-                continue
-        return None
-
-    return until(found) or 0

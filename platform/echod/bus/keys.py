@@ -20,9 +20,9 @@
 | `m:<minute>`, `h:<hour>` | hash | counters and histograms |
 | `totals` | hash | counters since the queue began |
 
-Global, in one slot, `emq:{~}:…`: `active`, `versions`, `version:<DEP>:<n>`, `uploads`, `nodes`, `queues`, `tokens`,
-`wake`, `hold`, `wire`, `clock` where it is driven; channels `news` and `wait:<token>`. Under ECHOD_APP all of them
-carry `app/` within the braces.
+Global, in one slot, `emq:{~}:…`: `active`, `versions`, `switches`, `version:<DEP>:<n>`, `uploads`, `nodes`, `queues`,
+`tokens`, `wake`, `hold`, `wire`, `clock` where it is driven; channels `news` and `wait:<token>`. Under ECHOD_APP all of
+them carry `app/` within the braces.
 
 Names of queues, lanes and unique keys: 1–64 of `[A-Za-z0-9_.@-]` stand as they are; anything else is `~` and its
 SHA-256 in base62, with the original kept in the row. Nothing is refused: that would lose webhooks.
@@ -66,6 +66,7 @@ GLOBAL_KEYS = frozenset(
     [
         "active",
         "versions",
+        "switches",
         "version:",
         "uploads",
         "nodes",
@@ -103,6 +104,7 @@ class Keys:
         self.tokens = self.everywhere + "tokens"
         self.active = self.everywhere + "active"
         self.versions = self.everywhere + "versions"
+        self.switches = self.everywhere + "switches"
         self.uploads = self.everywhere + "uploads"
         self.wire = self.everywhere + "wire"
         self.clock = self.everywhere + "clock"

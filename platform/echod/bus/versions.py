@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from echod.bus.answers import Active
 from echod.bus.core import Core
 from echod.model.ids import VersionId
 
 TRANSFER_TIMEOUT_S = 5.0
+_switch_of = msgspec.msgpack.Decoder(tuple[str, int]).decode
 
 
 class Versions(Core):
@@ -60,6 +63,11 @@ class Versions(Core):
         """Versions that were activated, and when last, newest first."""
         flat = await self.link.command("ZRANGE", self.keys.versions, 0, -1, "REV", "WITHSCORES")
         return [(VersionId(flat[index].decode()), int(float(flat[index + 1]))) for index in range(0, len(flat), 2)]
+
+    async def switches(self, limit: int) -> list[tuple[VersionId, int]]:
+        """The last switches from one version to another, and when each was, newest first; of 200 at most."""
+        rows = await self.link.command("LRANGE", self.keys.switches, 0, limit - 1)
+        return [(VersionId(version), at_ms) for version, at_ms in map(_switch_of, rows)]
 
     async def _transfer(self, *command: str | bytes | int) -> Any:
         return await self.link.command(*command, timeout_s=TRANSFER_TIMEOUT_S)

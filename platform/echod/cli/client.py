@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.client
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -57,11 +58,11 @@ class Client:
         self,
         method: str,
         path: str,
-        body: bytes | None = None,
+        body: bytes | Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> Answer:
-        """One call. A problem becomes the error whose exit code fits it."""
+        """One call; a body in parts needs its Content-Length. A problem becomes the error whose exit code fits it."""
         answer = self.ask(method, path, body, headers, timeout)
         if answer.status >= 400:
             raise self.error_of(answer)
@@ -71,7 +72,7 @@ class Client:
         self,
         method: str,
         path: str,
-        body: bytes | None = None,
+        body: bytes | Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> Answer:
@@ -127,7 +128,12 @@ class Client:
                 return EchodError(text)
 
     def _open(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None, timeout: float | None
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] | None,
+        headers: Mapping[str, str] | None,
+        timeout: float | None,
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         connection = kind(self._host or "", self._port, timeout=timeout)
@@ -135,7 +141,9 @@ class Client:
         if self._token:
             sent["Authorization"] = f"Bearer {self._token}"
         try:
-            connection.request(method, self._prefix + path, body, sent)
+            # A body that is too large is answered before its end, and its connection closed: the answer is what counts.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, self._prefix + path, body, sent)
             return connection, connection.getresponse()
         except TimeoutError:
             connection.close()

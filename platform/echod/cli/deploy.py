@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from echod.cli.client import Client, Json, part
 from echod.cli.options import asks, print_json, print_table
 from echod.errors import Refused
 
+_PART_BYTES = 64 * 1024
 TIMEOUT_S = 600.0  # a folder of many modules is imported on the target, which may be slow
 
 _to = click.option("--to", metavar="URL", help="Same as --url.")
@@ -33,10 +35,9 @@ def deploy(folder: Path, to: str | None, plan: bool, url: str | None, as_json: b
     snapshot = taken(served_folder(folder))
     client = Client(to or url)
     body = b"".join(pieces_of(snapshot.archive))
-    files = len(snapshot.archive.files)
-    _progress(f"{snapshot.version}: {files} files, {len(body) / 1000:.1f} kB packed; {client.url} checks them")
-    headers = {"Content-Type": "application/octet-stream"}
-    answer = client.call("POST", f"/deploy?plan={int(plan)}", body, headers, timeout=TIMEOUT_S).body
+    _progress(f"{snapshot.version}: {len(snapshot.archive.files)} files, {len(body) / 1000:.1f} kB packed")
+    headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(body))}
+    answer = client.call("POST", f"/deploy?plan={int(plan)}", _uploaded(body, client), headers, timeout=TIMEOUT_S).body
     _print(answer, client, as_json=as_json)
 
 
@@ -110,6 +111,19 @@ def _counted(plan: Json) -> str:
         return ""
     marks = [line["mark"] for line in plan["lines"]]
     return " ".join(f"{mark}{count}" for mark in "+~-" if (count := marks.count(mark))) or "nothing"
+
+
+def _uploaded(body: bytes, client: Client) -> Iterator[bytes]:
+    """The body in parts, with a bar for people who wait, and then what they wait for."""
+    parts = (body[at : at + _PART_BYTES] for at in range(0, len(body), _PART_BYTES))
+    if not sys.stderr.isatty():
+        yield from parts
+        return
+    with click.progressbar(length=len(body), label=f"to {client.url}", file=sys.stderr) as bar:
+        for part in parts:
+            yield part
+            bar.update(len(part))
+    _progress("sent; its modules are imported there, and checked")
 
 
 def _progress(text: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from echod.deploy.snapshot import Snapshot, snapshot_of
 from echod.errors import Refused, UnknownVersion
 from echod.model.ids import VersionId
 from echod.policy.plan import Deployed, Plan, planned
-from echod.registry.archive import Archive, decompressed, opened, pieces_of
+from echod.registry.archive import Archive, Unpacking, opened, pieces_of
 from echod.registry.registry import Registry, Said
 from echofn.manifest import CronTrigger, EveryTrigger, LoadError, Manifest
 
@@ -59,13 +59,14 @@ class Publisher:
         await self._bus.put_version(snapshot.version, pieces_of(snapshot.archive), described)
         return await self._switch(snapshot.version, described, errors)
 
-    async def deployed(self, body: bytes, *, only_plan: bool = False) -> Deployed:
+    async def deployed(self, body: AsyncIterable[bytes], *, only_plan: bool = False) -> Deployed:
         """Take a packed folder from outside, and switch to it whole or not at all; or say only what that would change.
 
-        Raises Refused naming file and line of everything that is broken in it; BusError.
+        `body` is unpacked as it comes, off the loop. Raises Refused naming file and line of everything that is broken;
+        BusError.
         """
+        snapshot = await _received(body)
         async with self._deploys:
-            snapshot = await asyncio.to_thread(_received, body)
             manifest = await self.describe(snapshot, again=True)
             if manifest.errors:
                 raise Refused("nothing was switched: " + "; ".join(place_of(error) for error in manifest.errors))
@@ -141,8 +142,11 @@ def _deployed(version: VersionId, generation: int | None, manifest: Manifest, pl
     return Deployed(version, generation, tuple(function.name for function in manifest.functions), plan)
 
 
-def _received(body: bytes) -> Snapshot:
-    return _snapshot_of(decompressed(body))
+async def _received(body: AsyncIterable[bytes]) -> Snapshot:
+    unpacking = Unpacking()
+    async for part in body:
+        await asyncio.to_thread(unpacking.feed, part)
+    return await asyncio.to_thread(lambda: _snapshot_of(unpacking.archive()))
 
 
 def _snapshot_of(archive: Archive) -> Snapshot:

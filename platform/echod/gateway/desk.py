@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class Deploys(Protocol):
     """What a node does with versions from outside."""
 
-    async def deployed(self, body: bytes, *, only_plan: bool = False) -> Deployed:
+    async def deployed(self, body: AsyncIterable[bytes], *, only_plan: bool = False) -> Deployed:
         """Switch to a packed folder, or say what that would change. Raises Refused."""
         ...
 

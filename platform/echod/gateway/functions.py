@@ -16,6 +16,7 @@ from echod.gateway.jobs import number
 from echod.gateway.lanes import lanes_of
 from echod.gateway.listing import listed
 from echod.gateway.overview import NOTHING, Watch, entry
+from echod.gateway.versions import periods
 from echod.gateway.views import View, brief_view, schedule_view
 from echofn.manifest import Function
 
@@ -55,11 +56,12 @@ async def resume(desk: Desk, request: Request) -> Response:
 
 async def _view(desk: Desk, function: Function, window_s: int) -> View:
     bus, name = desk.bus, function.name
-    stats, rows, (recent, _), lanes, measured = await asyncio.gather(
+    stats, rows, (recent, _), lanes, ran, measured = await asyncio.gather(
         bus.stats([name]),
         bus.recurrences(name),
         listed(bus, [name], None, None, _RECENT, ""),
         lanes_of(bus, [function]),
+        periods(desk, name),
         asyncio.gather(*(bus.metrics(name, seconds * 1000) for seconds in (window_s, HOUR_S, *WINDOWS_S))),
     )
     asked, hour, *windows = measured
@@ -77,6 +79,7 @@ async def _view(desk: Desk, function: Function, window_s: int) -> View:
             for row in rows
         ],
         "lanes": lanes,
+        "versions": ran,
         "workers": _workers(desk.status(), name),
     }
 

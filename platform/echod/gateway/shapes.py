@@ -186,10 +186,20 @@ class MetricsShape(msgspec.Struct):
     skipped: Count
 
 
+class PeriodShape(msgspec.Struct, rename={"since": "from"}):
+    """When a stored version of a function was served; `changed`: its code, since the one before; null: unknown."""
+
+    version: str
+    since: str
+    until: str | None
+    changed: bool | None
+
+
 class FunctionWhole(FunctionShape):
     metrics: MetricsShape
     next: list[Any]
     recent: list[Brief]
+    versions: list[PeriodShape]
 
 
 class Paused(msgspec.Struct):

@@ -5,6 +5,9 @@ What is done with an archive, and the switch, are the node's part; a node that s
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,6 +21,7 @@ from echod.policy.plan import Deployed, planned
 from echofn.manifest import Manifest
 
 MAX_ARCHIVE_BYTES = 25 * 1024 * 1024
+_SWITCHES, _PERIODS = 50, 10  # looked at, and shown, for one function
 
 
 async def index(desk: Desk, request: Request) -> Response:
@@ -41,19 +45,44 @@ async def index(desk: Desk, request: Request) -> Response:
 
 
 async def deploy(desk: Desk, request: Request) -> Response:
-    """POST /deploy: hand the archive over. Refused whole, with file and line, when anything in it is broken."""
+    """POST /deploy: hand the archive over as it comes. Refused whole, with file and line, if anything is broken."""
     deploys = _deploys(desk)
     only_plan = _only_plan(request)
-    archive = await request.body()
-    if not archive:
+    return answer(_view(await deploys.deployed(_parts(request), only_plan=only_plan)))
+
+
+async def _parts(request: Request) -> AsyncIterator[bytes]:
+    """The body as it comes; a problem where there is none."""
+    is_empty = True
+    async for part in request.stream():
+        is_empty = is_empty and not part
+        yield part
+    if is_empty:
         raise Problem("invalid-body", "expected a packed folder, got an empty body; use `echod deploy FOLDER`")
-    return answer(_view(await deploys.deployed(archive, only_plan=only_plan)))
 
 
 async def activate(desk: Desk, request: Request) -> Response:
     """POST /versions/{id}/activate: switch to a version that is stored."""
     version = VersionId(request.path_params["id"])
     return answer(_view(await _deploys(desk).activated(version, only_plan=_only_plan(request))))
+
+
+async def periods(desk: Desk, name: str) -> list[View]:
+    """Which stored version of a function was served when, newest first; `changed`: its code, since the one before."""
+    known = {version for version, _ in await desk.bus.versions()}
+    found: list[View] = []
+    codes: list[str] = []
+    until: str | None = None
+    for version, at_ms in await desk.bus.switches(_SWITCHES):
+        manifest = await _manifest(desk, version) if version in known else None
+        function = next((each for each in manifest.functions if each.name == name), None) if manifest else None
+        if function is not None:
+            found.append({"version": version, "from": instant(at_ms), "until": until, "changed": None})
+            codes.append(function.code)
+        until = instant(at_ms)
+    for newer, (code, before) in zip(found, pairwise(codes), strict=False):
+        newer["changed"] = code != before
+    return found[:_PERIODS]
 
 
 def _deploys(desk: Desk) -> Deploys:

@@ -72,14 +72,46 @@ def opened(pieces: Sequence[bytes], expected: VersionId) -> Archive:
 
 def decompressed(packed: bytes) -> Archive:
     """The archive in joined pieces. Raises Refused for what is none, is too large, or leaves its folder."""
-    inflate = zlib.decompressobj()
-    try:
-        archive = _decode(inflate.decompress(packed, MAX_BYTES + _OVERHEAD_BYTES))
-    except (zlib.error, msgspec.MsgspecError) as error:
-        raise Refused(
-            f"expected a packed folder of at most {MAX_BYTES // 1_000_000} MB and {MAX_FILES} files, "
-            f"got something else ({error})"
-        ) from None
+    unpacking = Unpacking()
+    unpacking.feed(packed)
+    return unpacking.archive()
+
+
+class Unpacking:
+    """An archive that comes in parts: no more in memory than a version may have, refused at the first byte over."""
+
+    def __init__(self) -> None:
+        self._inflate = zlib.decompressobj()
+        self._plain = bytearray()
+
+    def feed(self, part: bytes) -> None:
+        """Take the next bytes. Raises Refused for what is no packed folder, or a larger one."""
+        room = MAX_BYTES + _OVERHEAD_BYTES - len(self._plain)
+        try:
+            self._plain += self._inflate.decompress(part, room + 1)
+        except zlib.error as error:
+            raise _other(error) from None
+        if len(self._plain) > MAX_BYTES + _OVERHEAD_BYTES:
+            raise Refused(f"expected at most {MAX_BYTES // 1_000_000} MB of files, got more")
+
+    def archive(self) -> Archive:
+        """What came, whole. Raises Refused for what is none, is too large, or leaves its folder."""
+        if not self._inflate.eof:
+            raise Refused("expected a packed folder, got a part of one; deploy it again")
+        try:
+            return _checked(_decode(self._plain))
+        except msgspec.MsgspecError as error:
+            raise _other(error) from None
+
+
+def _other(error: Exception) -> Refused:
+    return Refused(
+        f"expected a packed folder of at most {MAX_BYTES // 1_000_000} MB and {MAX_FILES} files, "
+        f"got something else ({error})"
+    )
+
+
+def _checked(archive: Archive) -> Archive:
     if (total := sum(len(file.data) for file in archive.files)) > MAX_BYTES:
         raise Refused(f"expected at most {MAX_BYTES // 1_000_000} MB, got {total / 1e6:.1f} MB")
     if not is_inside(archive.package) or "/" in archive.package:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterable
 from typing import get_args
 
 import httpx
@@ -265,8 +266,8 @@ class Node:
         self.done = done
         self.asked: list[tuple[object, bool]] = []
 
-    async def deployed(self, body: bytes, *, only_plan: bool = False) -> Deployed:
-        return self._answer(body, only_plan)
+    async def deployed(self, body: AsyncIterable[bytes], *, only_plan: bool = False) -> Deployed:
+        return self._answer(b"".join([part async for part in body]), only_plan)
 
     async def activated(self, version: VersionId, *, only_plan: bool = False) -> Deployed:
         return self._answer(version, only_plan)

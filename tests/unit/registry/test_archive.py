@@ -13,6 +13,7 @@ from echod.registry.archive import (
     PIECE_BYTES,
     Archive,
     File,
+    Unpacking,
     archived,
     decompressed,
     is_inside,
@@ -114,11 +115,26 @@ def test_what_inflates_without_end_is_refused_before_it_has() -> None:
     bomb = zlib.compress(b"\x92\xa9functions\x91\x92\xa1a\xc6\x7f\xff\xff\xff" + bytes(200_000_000), 9)
     tracemalloc.start()
     try:
-        with pytest.raises(Refused, match="got something else"):
+        with pytest.raises(Refused, match="at most 20 MB of files, got more"):
             decompressed(bomb)
         assert tracemalloc.get_traced_memory()[1] < 100_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_parts_that_come_one_by_one_are_the_same_archive_and_refused_at_the_first_byte_too_many() -> None:
+    archive = archived("functions", {"a.py": b"x = 1\n" * 50, "movie.bin": os.urandom(100_000)})
+    packed = b"".join(pieces_of(archive))
+    unpacking = Unpacking()
+    for at in range(0, len(packed), 1000):
+        unpacking.feed(packed[at : at + 1000])
+    assert unpacking.archive() == archive
+
+    large = zlib.compress(bytes(26_000_000), 0)
+    unpacking = Unpacking()
+    unpacking.feed(large[:23_900_000])
+    with pytest.raises(Refused, match="got more"):
+        unpacking.feed(large[23_900_000:24_100_000])
 
 
 @pytest.mark.parametrize("paths", [("a.py", "a.py"), ("a", "a/b.py"), ("x/y", "x/y/z/w.py")])

@@ -1,5 +1,5 @@
 -- Switch the active version: its generation grows by one, and all nodes hear of it.
--- KEYS    global.active global.versions global.version: global.uploads global.nodes
+-- KEYS    global.active global.versions global.version: global.uploads global.nodes global.switches
 -- ARGV    version errors
 -- RETURNS [generation, at_ms]
 -- ERRORS  UNKNOWN the version is not stored whole
@@ -7,6 +7,7 @@
 -- The version that is active already keeps its generation, so that a resend switches nothing twice.
 local VERSIONS_KEPT = 11  -- the active one and the ten before it; and what a node says that it runs
 local UPLOAD_MS = 3600000
+local SWITCHES_KEPT = 200
 local prefix = g.base .. 'version:'
 local whole = redis.call('EXISTS', prefix .. version .. ':manifest') == 1
 for piece = 0, tonumber(redis.call('GET', prefix .. version .. ':pieces') or 0) - 1 do
@@ -18,6 +19,10 @@ local active = redis.call('HMGET', g.active, 'version', 'generation', 'errors', 
 if active[1] == version and active[3] == errors then return {tonumber(active[2]), tonumber(active[4]) or now} end
 local generation = redis.call('HINCRBY', g.active, 'generation', 1)
 redis.call('HSET', g.active, 'version', version, 'errors', errors, 'at', now)
+if active[1] ~= version then
+  redis.call('LPUSH', g.switches, cmsgpack.pack({version, now}))
+  redis.call('LTRIM', g.switches, 0, SWITCHES_KEPT - 1)
+end
 -- Strictly after the one before, so that "the version before" is known even where two were activated in one millisecond.
 local newest = redis.call('ZRANGE', g.versions, -1, -1, 'WITHSCORES')
 redis.call('ZADD', g.versions, math.max(now, (tonumber(newest[2]) or 0) + 1), version)

@@ -178,6 +178,15 @@ class Function(msgspec.Struct, frozen=True):
     next: tuple[str, ...] = ()
 
 
+class Period(msgspec.Struct, frozen=True, rename={"since": "from"}):
+    """When a version of the function was served."""
+
+    version: str
+    since: str = ""
+    until: str | None = None
+    changed: bool | None = None
+
+
 class FunctionPage(Function, frozen=True, kw_only=True):
     metrics: Metrics = Metrics()
     windows: dict[str, Metrics] = {}
@@ -185,6 +194,7 @@ class FunctionPage(Function, frozen=True, kw_only=True):
     schedules: tuple[Schedule, ...] = ()
     workers: Workers | None = None
     lanes: tuple[Lane, ...] = ()
+    versions: tuple[Period, ...] = ()
 
 
 class LoadError(msgspec.Struct, frozen=True):
