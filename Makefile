@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help dev test check fmt unit bench soak site demo clean
+.PHONY: help dev test check fmt unit bench soak drill site demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench: $(TOOLS) ## Our figures on this machine
 
 soak: $(TOOLS) ## The long drills, whole
 	@ECHOD_SOAK=1 $(BIN)/python -m pytest -q -n 2 tests/system tests/machines $(ARGS)
+
+drill: $(TOOLS) ## Kill everything at random points: make drill ROUNDS=200
+	@cd tests && ../$(BIN)/python drill.py --rounds $(or $(ROUNDS),200) $(ARGS)
 
 site: $(TOOLS) ## Build the documentation's site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet

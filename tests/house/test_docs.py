@@ -47,6 +47,18 @@ def test_the_guide_is_whole() -> None:
     assert {page.name for page in follow.GUIDE} == {page.name for page in (DOCS / "guide").iterdir()}
 
 
+def test_the_tests_that_show_a_guarantee_exist() -> None:
+    text = (DOCS / "guarantees.md").read_text()
+    file, shown = "", set[str]()
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)?::(\w+)`", text):
+        file = path or file
+        source = (follow.ROOT / file).read_text()
+        assert re.search(rf"def {name}\(", source) or f".{name} = " in source or f"{name} = " in source, (file, name)
+        shown.add(name)
+    assert len(shown) > 30
+    assert re.findall(r"^\*\*(\d+)\. ", text, re.M) == [str(number) for number in range(1, 16)]
+
+
 def test_the_site_builds_strict_and_loads_nothing_from_another_host(tmp_path: Path) -> None:
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
