@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 
+from echofn.quoting import quoted
+
 TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -102,7 +104,7 @@ def name_of(target: Callable[..., Any], package: str) -> str:
     """
     marks = marks_of(target)
     if not marks:
-        raise LookupError(f"expected an annotated function, got {target!r:.200}")
+        raise LookupError(f"expected an annotated function, got {quoted(target, 200)}")
     for mark in marks:
         if (given := own_name(mark)) is not None:
             return given

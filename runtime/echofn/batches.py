@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from echofn import codec
+from echofn.faults import message_of
 from echofn.frames import MAX_RESULTS_BYTES, Fault, Job, Part, framed
+from echofn.quoting import hidden
 from echofn.run import Run
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class BatchRun(Run):
         try:
             items = results(value, len(self._called))
         except codec.Unfit as error:
-            return {"outcome": "retry", "fault": Fault("ProtocolError", str(error), "", "protocol")}
+            return {"outcome": "retry", "fault": Fault("ProtocolError", message_of(error, self.mask), "", "protocol")}
         parts = [self._part(number, item) for (number, _), item in zip(self._called, items, strict=True)]
         self.session.send(b"".join(map(framed, filter(self._tells, parts))))
         return {"outcome": "done", "children": self._children.of(None) if self._children else ()}
@@ -85,4 +87,4 @@ def results(value: Any, count: int) -> Sequence[Any]:
         if len(items) == count:
             return items
         got = f"{len(items):,}"
-    raise codec.Unfit(f"expected None or a list of {count:,} results, one for each payload, got {got:.100}")
+    raise codec.Unfit(f"expected None or a list of {count:,} results, one for each payload, got {hidden(got, 100)}")

@@ -3,11 +3,13 @@
 Whose line it is, a context variable says: it is set for the run, inherited by tasks, and by threads that the run
 starts. A line of a run that has ended is dropped, one from outside any run (at import) goes to the raw descriptor. At
 most 1 MiB a run is kept, the first; the end says what was cut. Secrets and redacted values are masked here, while a
-line is whole. Bytes written past us to descriptors 1 and 2 reach the supervisor's pipe.
+line is whole; a very long one goes out in parts, none of which ends within a value. Bytes written past us to
+descriptors 1 and 2 reach the supervisor's pipe.
 """
 
 from __future__ import annotations
 
+import codecs
 import concurrent.futures
 import contextvars
 import io
@@ -22,15 +24,29 @@ from typing import Any
 from echofn.faults import raw
 from echofn.frames import MAX_LOG_BYTES, Output, framed
 from echofn.masking import Mask
+from echofn.quoting import hidden, hide_by
 
+_MOST_UNFINISHED = 65_536  # characters of a line that wait for its end
 _LINE_COST = 64  # a frame's own weight, so that a million empty lines are not free
 _FIELDS = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
+_Decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Lines:
     """The output of one run, sent as it comes."""
 
-    __slots__ = ("_budget", "_cut_bytes", "_index", "_mask", "_partial", "_send", "_start", "closed", "lock")
+    __slots__ = (
+        "_budget",
+        "_cut_bytes",
+        "_decoders",
+        "_index",
+        "_partial",
+        "_send",
+        "_start",
+        "closed",
+        "lock",
+        "mask",
+    )
 
     def __init__(self, index: int, send: Callable[[bytes], None], start: float, mask: Mask) -> None:
         self.lock = threading.RLock()
@@ -38,10 +54,11 @@ class Lines:
         self._index = index
         self._send = send
         self._start = start
-        self._mask = mask
+        self.mask = mask
         self._budget = MAX_LOG_BYTES
         self._cut_bytes = 0
         self._partial: dict[str, str] = {}
+        self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     def write(self, stream: str, text: str) -> None:
         """Text as print hands it over: whole lines go out, the rest waits for its end."""
@@ -51,10 +68,18 @@ class Lines:
             whole, newline, rest = (self._partial.pop(stream, "") + text).rpartition("\n")
             if newline:
                 self._line(stream, "", "", whole)
-            if len(rest) > 65_536:
-                self._line(stream, "", "", rest)
-            elif rest:
+            if len(rest) > _MOST_UNFINISHED and (at := self.mask.seam(rest)):
+                self._line(stream, "", "", rest[:at])
+                rest = rest[at:]
+            if rest:
                 self._partial[stream] = rest
+
+    def write_bytes(self, stream: str, data: bytes) -> None:
+        """The same of text that comes as bytes: a character may be split over two writes."""
+        with self.lock:
+            if (decoder := self._decoders.get(stream)) is None:
+                decoder = self._decoders[stream] = _Decoder("backslashreplace")
+            self.write(stream, decoder.decode(data))
 
     def log(self, level: str, logger: str, text: str) -> None:
         with self.lock:
@@ -63,7 +88,7 @@ class Lines:
 
     def shown(self, text: str, limit: int) -> str:
         """At most `limit` characters of a text, masked while it is whole."""
-        return self._mask.text(text)[:limit]
+        return self.mask.text(text)[:limit]
 
     def send(self, frame: bytes) -> bool:
         """A frame of this run that is no output (progress). False after the run's end."""
@@ -75,6 +100,8 @@ class Lines:
     def close(self) -> None:
         """The run has ended: what waits goes out, what comes later is dropped."""
         with self.lock:
+            for stream, decoder in self._decoders.items():
+                self.write(stream, decoder.decode(b"", final=True))
             if self._partial:
                 for stream, rest in self._partial.items():
                     self._line(stream, "", "", rest)
@@ -83,7 +110,7 @@ class Lines:
             self.closed = True
 
     def _line(self, stream: str, level: str, logger: str, text: str) -> None:
-        text = self._mask.text(text).encode("utf-8", "backslashreplace").decode()
+        text = self.mask.text(text).encode("utf-8", "backslashreplace").decode()
         size = len(text) if text.isascii() else len(text.encode())
         cost = size + _LINE_COST * (1 + text.count("\n"))
         if cost > self._budget:
@@ -114,6 +141,11 @@ class Stream(io.TextIOBase):
         self._name = name
         self._descriptor = descriptor
         self._bytes = _Bytes(self)
+
+    @property
+    def stream(self) -> str:
+        """stdout | stderr"""
+        return self._name
 
     @property
     def name(self) -> str:
@@ -161,7 +193,11 @@ class _Bytes(io.RawIOBase):
         return self._stream.fileno()
 
     def write(self, data: Any, /) -> int:
-        self._stream.write(bytes(data).decode("utf-8", "backslashreplace"))
+        held, lines = bytes(data), current.get()
+        if lines is None:
+            raw(self.fileno(), held)
+        else:
+            lines.write_bytes(self._stream.stream, held)
         return len(data)
 
 
@@ -171,18 +207,18 @@ class Records(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         lines = current.get()
         try:
-            text = self._text(record, lines)
+            text = self._text(record)
         except Exception:
-            text = f"a log record that cannot be formatted: {_cut(repr(record.msg), 200, lines)}"
+            text = f"a log record that cannot be formatted: {hidden(repr(record.msg), 200)}"
         if lines is None:
             raw(2, f"{record.levelname} {record.name}: {text}\n")
         else:
             lines.log(record.levelname, record.name, text)
 
-    def _text(self, record: logging.LogRecord, lines: Lines | None) -> str:
+    def _text(self, record: logging.LogRecord) -> str:
         parts = [record.getMessage()]
         extra = [(key, value) for key, value in vars(record).items() if key not in _FIELDS]
-        parts += [f"{key}={_cut(repr(value), 1000, lines)}" for key, value in extra]
+        parts += [f"{key}={hidden(repr(value), 1000)}" for key, value in extra]
         text = " ".join(parts)
         if record.exc_info and record.exc_info[0] is not None:
             text += "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip()
@@ -191,8 +227,9 @@ class Records(logging.Handler):
         return text
 
 
-def _cut(text: str, limit: int, lines: Lines | None) -> str:
-    return text[:limit] if lines is None else lines.shown(text, limit)
+def hide(mask: Mask) -> None:
+    """Have what messages quote masked by the run that they belong to, outside any by `mask`."""
+    hide_by(lambda text: (mask if (lines := current.get()) is None else lines.mask).text(text))
 
 
 def install() -> None:

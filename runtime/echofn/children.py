@@ -12,6 +12,7 @@ from echofn import codec
 from echofn.annotations import marks_of, name_of, own_payload
 from echofn.frames import MAX_CHILDREN, MAX_PAYLOAD_BYTES, Child
 from echofn.masking import Mask
+from echofn.quoting import hidden, quoted
 from echofn.signature import shape_of
 from echofn.units import duration_ms
 
@@ -52,10 +53,11 @@ class Children:
         """The number of a new child. Raises TypeError, ValueError, or RuntimeError past a limit."""
         name = named(function, self._package)
         data = packed(function, name, payload)
-        if self._mask is not None and self._mask.is_in(data):
+        parts = {"payload": data, "name": name.encode(), "lane": _held(lane), "key": _held(unique)}
+        if self._mask is not None and (carriers := [what for what, part in parts.items() if self._mask.is_in(part)]):
             raise ValueError(
-                "expected a payload without the value of a secret, as payloads lie on the bus; "
-                f"let secrets= of {name} name it, too"
+                f"expected a {carriers[0]} without the value of a secret, as it lies on the bus; "
+                f"let secrets= of {hidden(name, 200)} name it, too"
             )
         delay_ms = None if delay is None else duration_ms(delay)
         at_ms = None if at is None else instant_ms(at)
@@ -91,7 +93,7 @@ class Children:
 def check_priority(priority: int | None) -> None:
     """Raises ValueError. The bus takes what comes, and has written the row when it finds that it is no number."""
     if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
-        raise ValueError(f"expected a whole priority from -1,000,000 to 1,000,000, got {priority!r:.100}")
+        raise ValueError(f"expected a whole priority from -1,000,000 to 1,000,000, got {quoted(priority)}")
 
 
 def instant_ms(value: datetime | str) -> int:
@@ -101,14 +103,14 @@ def instant_ms(value: datetime | str) -> int:
         try:
             moment = datetime.fromisoformat(moment)
         except ValueError:
-            raise ValueError(f"expected an instant like 2026-03-29T01:00:00Z, got {value!r:.100}") from None
+            raise ValueError(f"expected an instant like 2026-03-29T01:00:00Z, got {quoted(value)}") from None
     if not isinstance(moment, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
         raise TypeError(f"expected a datetime or RFC 3339 text, got {type(value).__name__}")
     if moment.tzinfo is None:
-        raise ValueError(f"expected an instant with its zone, got {value!r:.100}; add one, as in datetime.now(UTC)")
+        raise ValueError(f"expected an instant with its zone, got {quoted(value)}; add one, as in datetime.now(UTC)")
     ms = (moment - _EPOCH) // timedelta(milliseconds=1)
     if ms < 0:
-        raise ValueError(f"expected an instant after 1970, got {value!r:.100}")
+        raise ValueError(f"expected an instant after 1970, got {quoted(value)}")
     return ms
 
 
@@ -116,12 +118,12 @@ def named(function: Callable[..., Any] | str, package: str) -> str:
     """The name of a function to enqueue, given it or its name. Raises TypeError or ValueError."""
     if isinstance(function, str):
         if not 0 < len(function) <= 200:
-            raise ValueError(f"expected a function's name, got {function!r:.100}")
+            raise ValueError(f"expected a function's name, got {quoted(function)}")
         _text("function", function)
         return function
     marks = marks_of(function)
     if not any(mark.kind == "queue" for mark in marks):
-        told = "one without @queue" if marks else f"{function!r:.100}"
+        told = "one without @queue" if marks else f"{quoted(function)}"
         raise TypeError(f"expected a function annotated with @queue, or the name of one, got {told}")
     return name_of(function, package)
 
@@ -137,6 +139,10 @@ def packed(function: Callable[..., Any] | str, name: str, payload: object) -> by
     except codec.Unfit as error:
         raise ValueError(f"payload for {name}: {error}") from None
     return data
+
+
+def _held(text: object) -> bytes:
+    return text.encode("utf-8", "replace") if isinstance(text, str) else b""
 
 
 def _text(what: str, value: str | None) -> int:

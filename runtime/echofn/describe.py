@@ -39,6 +39,7 @@ from echofn.options import (
     without_paths,
 )
 from echofn.package import Folder
+from echofn.quoting import hidden, quoted
 from echofn.signature import Refused, Shape, shape_of, why_no_function
 from echofn.values import function_name
 from echofn.webhooks import POLICY, policy_refusals, read_webhook
@@ -250,7 +251,7 @@ def _misfit(trigger: Trigger, shape: Shape | None, mark: Mark) -> str | None:
         if is_given:
             return f"payload=: {error}"
         wanted = getattr(shape.payload_type, "__name__", str(shape.payload_type))
-        return f"expected payload=…, as the function takes {wanted:.100} and gets None without it"
+        return f"expected payload=…, as the function takes {hidden(wanted, 100)} and gets None without it"
     return None
 
 
@@ -275,7 +276,7 @@ def _schema(kind: Any, what: str, refuse: Callable[[str], None]) -> dict[str, An
         elif "custom type" in reason:
             reason = "in a union a model can stand beside None alone; make the union a RootModel"
         expected = f"expected a Struct, dataclass, TypedDict, pydantic model or builtin type for the {what}"
-        refuse(f"{expected}, got {kind!r:.200} ({reason:.300})")
+        refuse(f"{expected}, got {quoted(kind, 200)} ({hidden(reason, 300)})")
         return None
 
 
@@ -291,14 +292,13 @@ def _why_unreachable(mark: Mark) -> str:
 
 
 def _refusal(module: Module, line: int, text: str) -> LoadError:
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return LoadError(module=module.name, file=module.file, message=text[:2_000], line=line, kind="refused")
+    text = hidden(text, 2_000).encode("utf-8", "backslashreplace").decode()
+    return LoadError(module=module.name, file=module.file, message=text, line=line, kind="refused")
 
 
 def _first_line(target: Callable[..., Any]) -> str:
     doc = target.__doc__
     if not isinstance(doc, str):
         return ""
-    return (
-        next((line.strip() for line in doc.splitlines() if line.strip()), "")[:300].encode("utf-8", "replace").decode()
-    )
+    first = next((line.strip() for line in doc.splitlines() if line.strip()), "")
+    return hidden(first, 300).encode("utf-8", "replace").decode()

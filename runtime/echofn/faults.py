@@ -50,7 +50,7 @@ def message_of(error: BaseException, mask: Mask) -> str:
         text = str(error)
         return safe(mask.text(text if type(text) is str else str.__str__(text)), MAX_MESSAGE)
     except BaseException as again:
-        return f"<an exception whose text cannot be had: str() raised {type_of(again)}>"
+        return f"<an exception whose text cannot be had: str() raised {type_of(again, mask)}>"
 
 
 def type_of(error: BaseException, mask: Mask | None = None) -> str:
@@ -120,9 +120,9 @@ def missing_variable(error: BaseException) -> str | None:
     return str(error.args[0]) if at is not None and at.tb_frame.f_code is _LOOK_UP else None
 
 
-def raw(descriptor: int, text: str) -> None:
+def raw(descriptor: int, text: str | bytes) -> None:
     """All of the text, past any buffer, to a descriptor."""
-    data = memoryview(text.encode("utf-8", "backslashreplace"))
+    data = memoryview(text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text)
     try:
         while data:
             data = data[os.write(descriptor, data) :]

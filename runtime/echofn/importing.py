@@ -21,9 +21,10 @@ from echofn.describe import Given, describe
 from echofn.discovery_protocol import Declared, Described, Discover, Finished, Importing, Module, Place, declared
 from echofn.faults import MAX_MESSAGE, Asker, advice, line_in, message_of, missing_variable, raw, safe, type_of
 from echofn.frames import HEADER
-from echofn.manifest import Function, LoadError, WebhookTrigger
+from echofn.manifest import Function, LoadError
 from echofn.masking import Mask
 from echofn.package import Folder
+from echofn.quoting import hide_by
 from echofn.refusals import Refusal, Refusals
 
 MEMORY_BYTES = 1024 * 1024 * 1024
@@ -102,25 +103,26 @@ class WatchedLoader(SourceFileLoader):
 def import_modules(
     order: Discover, modules: list[Module], blocked: dict[str, Culprit], channel: int, parent: int
 ) -> NoReturn:
+    secrets = order.secrets.get(modules[0].name, {})
+    mask = Mask(secrets.values())
+    hide_by(mask.text)
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         walls.keep_descriptors(channel, None)
         teller = Teller(walls.CHANNEL)
-        secrets = order.secrets.get(modules[0].name, {})
         opened = walls.Openings(memory_bytes=MEMORY_BYTES)
         walls.raise_walls(walls.Order(order.level, order.root, order.tmp, secrets, opened), parent)
         refusals = Refusals(order.level, opened, order.root, os.environ["TMPDIR"])
         refusals.watch()
         folder = WatchedFolder(order.root, order.package, blocked, teller)
         folder.install()
-        mask = Mask(secrets.values())
         for module in modules:
             teller.say(Importing(module.name))
             refusals.begin()
             teller.say(_cleared(_described(module, folder, refusals, mask, order), mask))
     except BaseException as error:
-        raw(2, f"echod discovery: {type_of(error)}: {message_of(error, Mask())}\n")
+        raw(2, f"echod discovery: {type_of(error, mask)}: {message_of(error, mask)}\n")
     finally:
         os._exit(0)
 
@@ -149,9 +151,10 @@ def _cleared(described: Described, mask: Mask) -> Described:
     errors = [msgspec.structs.replace(error, message=mask.text(error.message)) for error in described.errors]
     functions: list[Function] = []
     for function in described.functions:
-        payloads = [each.payload for each in function.triggers if not isinstance(each, WebhookTrigger)]
-        if mask.is_in(_encode((function.payload_schema, function.result_schema, payloads))):
-            text = "expected no secret in a default or in payload=, got the value of one; read it when a job runs"
+        if mask.is_in(_encode(function)):
+            text = (
+                "expected no secret in an option, a default or payload=, got the value of one; read it when a job runs"
+            )
             errors.append(LoadError(described.module, function.file, text, function.line, kind="refused"))
         else:
             functions.append(function)
@@ -171,7 +174,7 @@ def _at_import(refusal: Refusal, failure: LoadError) -> str:
     if refusal.wall == "network":
         advice += "in a @lifespan, which runs in each worker before its first job, or "
     advice += "when a job runs"
-    return f"blocked by echod: {refusal.what}: {advice}. It ended as {failure.message}"
+    return f"blocked by echod: {refusal.said}: {advice}. It ended as {failure.message}"
 
 
 def load_error(
@@ -180,7 +183,7 @@ def load_error(
     """What an import raised, with the line of the module's own code that it went through last."""
 
     def told(text: str, line: int | None = None, column: int | None = None, kind: str = "error") -> LoadError:
-        return LoadError(module.name, module.file, safe(text, MAX_MESSAGE), line, column, kind)
+        return LoadError(module.name, module.file, safe(mask.text(text), MAX_MESSAGE), line, column, kind)
 
     if isinstance(error, Blocked) and error.name == f"{folder.package}.{module.name}":
         return told(f"the module {error.culprit.told}", kind=error.culprit.kind)

@@ -13,10 +13,12 @@ from urllib.parse import quote, urlencode
 
 from echofn import codec, request
 from echofn.delivery import is_request
+from echofn.quoting import quoted
 
 MASK = "[redacted]"
 SHORTEST = 6  # characters
 LEAST_CARRIED = 16  # of a secret in data that is kept: what is shorter may be a word that the data has anyway
+_MOVES = 1_000  # of a seam; only a value that repeats itself asks for more
 MAX_STEPS = 32
 MAX_PATH = 512
 ROOTS = ("json", "headers", "query", "params")  # of paths into a webhook's request
@@ -41,6 +43,29 @@ class Mask:
             if spelling in text:
                 text = text.replace(spelling, MASK)
         return text
+
+    def seam(self, text: str) -> int:
+        """Where a text that goes on can be cut by now: no value lies across, and none that may go on begins before."""
+        at = min((_begun(text, each) for each in self._spellings), default=len(text))
+        for _ in range(_MOVES):
+            found = (text.find(each, max(at - len(each) + 1, 0), at + len(each) - 1) for each in self._spellings)
+            if (start := next((start for start in found if start >= 0), None)) is None:
+                break
+            at = start
+        return at
+
+    def unended(self, text: str) -> str:
+        """The text without them, and without the beginning of one that it breaks off in."""
+        at = self.seam(text)
+        return self.text(text) if len(text) - at < SHORTEST else self.text(text[:at]) + MASK
+
+    def unbegun(self, data: bytes) -> bytes:
+        """Text of which the beginning is missing, without the rest of one that it may begin with."""
+        back = data.decode("utf-8", "surrogateescape")[::-1]
+        at = min((_begun(back, each[::-1]) for each in self._spellings), default=len(back))
+        if len(back) - at < SHORTEST:
+            return data
+        return MASK.encode() + back[:at][::-1].encode("utf-8", "surrogateescape")
 
     def value(self, value: Any) -> Any:
         """Builtins without them, keys and bytes included."""
@@ -71,8 +96,7 @@ def steps(path: str) -> Steps:
         parts = tuple(path.replace("[", ".").replace("]", "").split("."))
         if all(parts) and len(parts) <= MAX_STEPS:
             return parts
-    shown = repr(path if len(path) <= 60 else path[:59] + "…")
-    raise ValueError(f"expected a path like 'tenant', 'order.customer' or 'items[0].sku', got {shown}")
+    raise ValueError(f"expected a path like 'tenant', 'order.customer' or 'items[0].sku', got {quoted(path, 60)}")
 
 
 def covers(redact: Iterable[str], path: str) -> bool:
@@ -204,6 +228,17 @@ def _within(value: Any) -> Iterator[object]:
             yield from _within(item)
     else:
         yield value
+
+
+def _begun(text: str, value: str) -> int:
+    """Where the longest end of a text begins that the value goes on from; the text's length where there is none."""
+    head, at = value[:SHORTEST], max(len(text) - len(value) + 1, 0)
+    while (at := text.find(head, at)) >= 0:
+        if value.startswith(text[at:]):
+            return at
+        at += 1
+    sizes = range(min(SHORTEST, len(text) + 1) - 1, 0, -1)
+    return len(text) - next((size for size in sizes if text.endswith(head[:size])), 0)
 
 
 def _spellings(value: object) -> Iterator[str]:

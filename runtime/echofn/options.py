@@ -14,6 +14,7 @@ from echofn import codec, values
 from echofn.annotations import Mark, is_on, marks_of
 from echofn.frames import MAX_BATCH
 from echofn.manifest import CronTrigger, EveryTrigger, Policy, QueueTrigger
+from echofn.quoting import quoted
 
 T = TypeVar("T")
 _NONE: tuple[type[BaseException], ...] = ()
@@ -198,7 +199,7 @@ def _unknown(kind: str, name: str) -> str:
 
     near = difflib.get_close_matches(name, KNOWN[kind] | LATER[kind], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(KNOWN[kind]))}"
-    return f"unknown option {name!r:.100} of @{kind}; {hint}"
+    return f"unknown option {quoted(name)} of @{kind}; {hint}"
 
 
 def only(reading: Reading, wanted: str, without: str) -> Any:

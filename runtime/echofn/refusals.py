@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, NamedTuple, cast
 
+from echofn.quoting import hidden
 from echofn.walls import Openings
 from echofn.walls.reach import readable
 
@@ -27,16 +28,21 @@ _STARTS = frozenset(
 _INTERNET = frozenset({socket.AF_INET, socket.AF_INET6})
 _WALLED = frozenset({"standard", "strict"})
 _MAX_CHAIN = 20
-_MAX_WORD = 200
+_MAX_WHAT = 300
 
 
 class Refusal(NamedTuple):
     """What was refused, by which wall, and what to do about it."""
 
     wall: str  # network | processes | files | tmp
-    what: str  # "network to api.stripe.com:443"
+    what: str  # "network to api.stripe.com:443"; whole, however long: `said` is for people
     remedy: str  # "Add network=[443]"; empty where nothing opens it
     is_option: bool = True  # the remedy is an option of @queue
+
+    @property
+    def said(self) -> str:
+        """What was refused, masked and then cut."""
+        return hidden(self.what, _MAX_WHAT)
 
 
 class _First:
@@ -143,7 +149,7 @@ class Refusals:
 def told(refusal: Refusal, file: str, line: int, ending: str) -> str:
     """The sentence that an error starts with."""
     where = f" to @queue ({file}:{line})" if refusal.is_option else ""
-    return f"blocked by echod: {refusal.what}. {refusal.remedy}{where}. It ended as {ending}"
+    return f"blocked by echod: {refusal.said}. {refusal.remedy}{where}. It ended as {ending}"
 
 
 def _to(host: str, port: int | None, ports: tuple[int, ...] = ()) -> Refusal:
@@ -154,7 +160,7 @@ def _to(host: str, port: int | None, ports: tuple[int, ...] = ()) -> Refusal:
 
 def _file(path: str) -> Refusal:
     hint = "A function reads its own folder and writes to /tmp; put the file beside the code, or send it as payload"
-    return Refusal("files", f"the file {path[:_MAX_WORD]}", hint, is_option=False)
+    return Refusal("files", f"the file {path}", hint, is_option=False)
 
 
 def _is_wrapped() -> bool:
@@ -181,7 +187,7 @@ def _number(port: object) -> int | None:
 def _word(value: object) -> str:
     if isinstance(value, bytes):
         value = os.fsdecode(value)
-    return str(value)[:_MAX_WORD] if isinstance(value, (str, PurePath)) else ""
+    return str(value) if isinstance(value, (str, PurePath)) else ""
 
 
 def _is_below(path: str, folders: tuple[str, ...]) -> bool:

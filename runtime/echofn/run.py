@@ -23,6 +23,7 @@ from echofn.context import Context
 from echofn.faults import MAX_MESSAGE, fault_of, message_of, safe, traceback_of, type_of
 from echofn.frames import MAX_RESULT_BYTES, MAX_RUN_MS, Ended, Extend, Fault, Job, Progress, framed
 from echofn.masking import Mask, leaves_of
+from echofn.quoting import quoted
 from echofn.refusals import Refusal, told
 from echofn.verdicts import Cancel, Fail, Retry, Snooze, Verdict
 
@@ -232,7 +233,7 @@ class Run:
     def _verdict(self, verdict: Verdict) -> dict[str, Any]:
         after_ms, reason = verdict.after_ms, safe(self.mask.text(verdict.reason), MAX_MESSAGE)
         if not (after_ms is None or type(after_ms) is int):
-            raise TypeError(f"expected whole milliseconds in a verdict, got {after_ms!r:.100}")
+            raise TypeError(f"expected whole milliseconds in a verdict, got {quoted(after_ms)}")
         match verdict:
             case Snooze():
                 return {"outcome": "delay", "after_ms": after_ms, "reason": reason}

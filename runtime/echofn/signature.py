@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from echofn.annotations import is_batched
 from echofn.context import Context
+from echofn.quoting import hidden, quoted
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -72,7 +73,7 @@ def shape_of(function: Callable[..., Any]) -> Shape:
         except Exception as error:
             if parameter.name != "ctx":
                 raise Refused(
-                    f"expected a type known at run time for {parameter.name}, got {parameter.annotation!r:.100} "
+                    f"expected a type known at run time for {parameter.name}, got {quoted(parameter.annotation)} "
                     f"({error}); import it outside TYPE_CHECKING"
                 ) from None
             kind = Context
@@ -100,7 +101,9 @@ def _member(kind: Any, name: str) -> Any:
         return Any
     if typing.get_origin(kind) is not list:
         shown = kind.__name__ if isinstance(kind, type) else str(kind)
-        raise Refused(f"batch=: expected list[…] or no type for {name}, got {shown:.100}; a batch comes as a list")
+        raise Refused(
+            f"batch=: expected list[…] or no type for {name}, got {hidden(shown, 100)}; a batch comes as a list"
+        )
     return typing.get_args(kind)[0]
 
 

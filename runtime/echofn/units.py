@@ -1,10 +1,12 @@
 """Durations, sizes and rates as people write them, as whole numbers.
 
-Light on purpose: it imports nothing, so that `import echofn` stays cheap. What is refused is a ValueError that says
-"expected …, got …".
+Light on purpose: it imports next to nothing, so that `import echofn` stays cheap. What is refused is a ValueError that
+says "expected …, got …".
 """
 
 from __future__ import annotations
+
+from echofn.quoting import quoted
 
 TYPE_CHECKING = False  # as `typing` has it, without importing it
 if TYPE_CHECKING:
@@ -120,5 +122,4 @@ def _is_digits(text: str) -> bool:
 
 
 def _unexpected(expected: str, value: object) -> ValueError:
-    got = repr(value)
-    return ValueError(f"expected {expected}, got {got if len(got) <= 60 else got[:57] + '…'}")
+    return ValueError(f"expected {expected}, got {quoted(value, 60)}")

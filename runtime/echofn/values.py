@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from echofn import codec, manifest, masking
 from echofn.backoff import Backoff
 from echofn.children import instant_ms
 from echofn.frames import MAX_PAYLOAD_BYTES
+from echofn.quoting import quoted
 from echofn.units import duration_ms, size_bytes
 from echofn.verdicts import Verdict
 
@@ -37,7 +38,7 @@ def whole(least: int, most: int) -> Callable[[Any], int]:
 
     def read(value: Any) -> int:
         if type(value) is not int or not least <= value <= most:
-            raise ValueError(f"expected a whole number from {least:,} to {most:,}, got {value!r:.100}")
+            raise ValueError(f"expected a whole number from {least:,} to {most:,}, got {quoted(value)}")
         return value
 
     return read
@@ -53,7 +54,7 @@ def text(what: str, most: int = 500) -> Callable[[Any], str]:
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not value or not value.isprintable():
-            raise ValueError(f"expected {what}, got {value!r:.100}")
+            raise ValueError(f"expected {what}, got {quoted(value)}")
         if len(value) > most:
             raise ValueError(f"expected {what} of at most {most:,} characters, got {len(value):,}")
         return value
@@ -77,7 +78,7 @@ def request_paths(value: Any) -> tuple[str, ...]:
 def _paths(value: Any, example: str, read: Callable[[Any], str]) -> tuple[str, ...]:
     items = _items(value)
     if items is None or len(items) > MAX_PATHS:
-        raise ValueError(f'expected a list of up to {MAX_PATHS} paths, as in ["{example}"], got {value!r:.100}')
+        raise ValueError(f'expected a list of up to {MAX_PATHS} paths, as in ["{example}"], got {quoted(value)}')
     found = tuple(dict.fromkeys(read(item) for item in items))
     for each in found:
         masking.steps(each)
@@ -91,7 +92,7 @@ def request_path(value: Any) -> str:
     if root not in masking.ROOTS or not rest:
         raise ValueError(
             f'expected a path into the request, as in "json.repository.full_name" or "headers.x-github-event" '
-            f"({', '.join(f'{name}.' for name in masking.ROOTS)}), got {written!r:.100}"
+            f"({', '.join(f'{name}.' for name in masking.ROOTS)}), got {quoted(written)}"
         )
     return f"headers.{rest.lower()}" if root == "headers" else written
 
@@ -100,7 +101,7 @@ def function_name(value: Any) -> str:
     """A function's name: parts of letters, digits, _ @ - joined by dots."""
     name = text("a name", 200)(value)
     if not all(_is_part(part) for part in name.split(".")):
-        raise ValueError(f"expected a name like billing.send (letters, digits, _ @ - and dots), got {name!r:.100}")
+        raise ValueError(f"expected a name like billing.send (letters, digits, _ @ - and dots), got {quoted(name)}")
     return name
 
 
@@ -112,35 +113,35 @@ def recurrence_name(value: Any) -> str:
     """A recurrence's own name, which follows its function's after a slash."""
     name = text("a name", 200)(value)
     if "/" in name or name != name.strip():
-        raise ValueError(f"expected a name without / and outer spaces, got {name!r:.100}")
+        raise ValueError(f"expected a name without / and outer spaces, got {quoted(name)}")
     return name
 
 
 def rule(value: Any) -> str:
     """A cron rule as written; tabs and line ends are not spaces here, so that the parser can refuse them."""
     if not isinstance(value, str) or len(value) > 1_000:
-        raise ValueError(f'expected a rule like "0 6 * * mon", got {value!r:.100}')
+        raise ValueError(f'expected a rule like "0 6 * * mon", got {quoted(value)}')
     return " ".join(part for part in value.split(" ") if part)
 
 
 def some_time(value: Any) -> int:
     """Milliseconds of a duration above zero."""
     if not (ms := duration_ms(value)):
-        raise ValueError(f"expected a duration above zero, got {value!r:.100}")
+        raise ValueError(f"expected a duration above zero, got {quoted(value)}")
     return ms
 
 
 def wait(value: Any) -> int:
     """Milliseconds that a job may be kept waiting for others."""
     if (ms := duration_ms(value)) > MAX_WAIT_MS:
-        raise ValueError(f"expected at most 1d, got {value!r:.100}")
+        raise ValueError(f"expected at most 1d, got {quoted(value)}")
     return ms
 
 
 def period(value: Any) -> int:
     """Milliseconds of an `@every`."""
     if (ms := duration_ms(value)) < MIN_PERIOD_MS:
-        raise ValueError(f"expected a period of at least {MIN_PERIOD_MS} ms, got {value!r:.100}")
+        raise ValueError(f"expected a period of at least {MIN_PERIOD_MS} ms, got {quoted(value)}")
     return ms
 
 
@@ -154,14 +155,14 @@ def anchor(value: Any) -> int:
 def memory(value: Any) -> int:
     """Bytes that a worker can start in, at least."""
     if (size := size_bytes(value)) < MIN_MEMORY_BYTES:
-        raise ValueError(f"expected at least 32MB, got {value!r:.100}")
+        raise ValueError(f"expected at least 32MB, got {quoted(value)}")
     return size
 
 
 def scratch(value: Any) -> int:
     """Bytes of /tmp."""
     if not MIN_TMP_BYTES <= (size := size_bytes(value)) <= MAX_TMP_BYTES:
-        raise ValueError(f"expected from 1MB to 1TB, got {value!r:.100}")
+        raise ValueError(f"expected from 1MB to 1TB, got {quoted(value)}")
     return size
 
 
@@ -172,7 +173,7 @@ def network(value: Any) -> bool | tuple[int, ...]:
     items = _items(value)
     if items is not None and len(items) <= MAX_PORTS and all(type(each) is int and 0 < each < 65536 for each in items):
         return tuple(sorted({*items})) or False
-    raise ValueError(f"expected True, or a list of up to {MAX_PORTS} TCP ports, as in [443], got {value!r:.100}")
+    raise ValueError(f"expected True, or a list of up to {MAX_PORTS} TCP ports, as in [443], got {quoted(value)}")
 
 
 def workers(value: Any) -> tuple[int, int | None]:
@@ -182,7 +183,7 @@ def workers(value: Any) -> tuple[int, int | None]:
         least, most = items
         if type(least) is int and type(most) is int and 0 <= least <= most <= 1024 and most:
             return least, most
-    raise ValueError(f"expected (least, most), as in (0, 4), got {value!r:.100}")
+    raise ValueError(f"expected (least, most), as in (0, 4), got {quoted(value)}")
 
 
 def unique(value: Any) -> str | bool | None:
@@ -204,14 +205,14 @@ def missed(value: Any) -> Literal["skip", "last", "all"]:
     for known in MISSED:
         if value == known:
             return known
-    raise ValueError(f'expected "skip", "last" or "all", got {value!r:.100}')
+    raise ValueError(f'expected "skip", "last" or "all", got {quoted(value)}')
 
 
 def variable_names(value: Any) -> tuple[str, ...]:
     """Names of environment variables, each once."""
     items = _items(value)
     if items is None or not all(isinstance(name, str) and name.isidentifier() and name.isascii() for name in items):
-        raise ValueError(f'expected names of variables, as in ["STRIPE_KEY"], got {value!r:.100}')
+        raise ValueError(f'expected names of variables, as in ["STRIPE_KEY"], got {quoted(value)}')
     return tuple(dict.fromkeys(items))
 
 
@@ -219,14 +220,14 @@ def some_variable_names(value: Any) -> tuple[str, ...]:
     """One name of an environment variable, or several."""
     names = variable_names([value] if isinstance(value, str) else value)
     if not names:
-        raise ValueError(f"expected the name of a variable, got {value!r:.100}")
+        raise ValueError(f"expected the name of a variable, got {quoted(value)}")
     return names
 
 
 def switch(value: Any) -> bool:
     """True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"expected True or False, got {value!r:.100}")
+        raise ValueError(f"expected True or False, got {quoted(value)}")
     return value
 
 
@@ -235,7 +236,7 @@ def environments(value: Any) -> tuple[str, ...]:
     items = [value] if isinstance(value, str) else _items(value)
     if not items or not all(isinstance(name, str) and name.isprintable() and name for name in items):
         raise ValueError(
-            f'expected "dev", "prod" or another name that --env has, or a list of them, got {value!r:.100}'
+            f'expected "dev", "prod" or another name that --env has, or a list of them, got {quoted(value)}'
         )
     return tuple(dict.fromkeys(items))
 
@@ -244,7 +245,7 @@ def exceptions(value: Any) -> tuple[type[BaseException], ...]:
     """Classes of exceptions, each once."""
     items = [value] if isinstance(value, type) else _items(value)
     if items is None or not all(isinstance(each, type) and issubclass(each, BaseException) for each in items):
-        raise ValueError(f"expected classes of exceptions, as in (ValueError, KeyError), got {value!r:.100}")
+        raise ValueError(f"expected classes of exceptions, as in (ValueError, KeyError), got {quoted(value)}")
     if verdicts := [each.__name__ for each in items if issubclass(each, Verdict)]:
         raise ValueError(f"expected exceptions that are no verdict already, got {', '.join(verdicts)}")
     return tuple(dict.fromkeys(items))
@@ -269,21 +270,21 @@ def backoff(value: Any) -> manifest.Backoff:
         return manifest.Constant(duration_ms(value))
     elif (items := _items(value)) and len(items) <= 100:
         return manifest.Waits(tuple(duration_ms(item) for item in items))
-    raise ValueError(f"expected {_BACKOFF}, got {value!r:.100}")
+    raise ValueError(f"expected {_BACKOFF}, got {quoted(cast('object', value))}")
 
 
 def _backoff(written: Backoff) -> manifest.Backoff:
     if written.kind not in BACKOFFS:
-        raise ValueError(f"expected a kind of {', '.join(BACKOFFS)}, got {written.kind!r:.100}")
+        raise ValueError(f"expected a kind of {', '.join(BACKOFFS)}, got {quoted(written.kind)}")
     base_ms = some_time(written.base)
     if written.kind == "fixed":
         if written.cap is not None:
-            raise ValueError(f"expected no cap for a fixed wait, got {written.cap!r:.50}; remove it")
+            raise ValueError(f"expected no cap for a fixed wait, got {quoted(written.cap, 50)}; remove it")
         return manifest.Constant(base_ms)
     cap_ms = some_time("10m" if written.cap is None else written.cap)
     if base_ms > cap_ms:
         raise ValueError(
-            f"expected a base of at most the cap, got {written.base!r:.50} and {written.cap or '10m'!r:.50}"
+            f"expected a base of at most the cap, got {quoted(written.base, 50)} and {quoted(written.cap or '10m', 50)}"
         )
     if written.kind == "linear":
         return manifest.Linear(base_ms, cap_ms)

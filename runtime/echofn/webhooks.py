@@ -9,6 +9,7 @@ from echofn import values
 from echofn.annotations import Mark, is_on
 from echofn.manifest import Hmac, Scheme, Verify, WebhookTrigger
 from echofn.options import ONE_ANNOTATIONS_OWN, QUEUE, Reading, only, read_secrets
+from echofn.quoting import quoted
 from echofn.verifiers import Hmac as AsWritten
 
 POLICY = (
@@ -59,15 +60,15 @@ def webhook_path(value: Any) -> str:
     """A path like `/hooks/{tenant}/github`: plain segments, and names in braces that stand for one segment each."""
     expected = 'expected a path like "/hooks/github" or "/hooks/{tenant}"'
     if not isinstance(value, str) or not value.startswith("/") or not value.isprintable() or len(value) > 500:
-        raise ValueError(f"{expected}, got {value!r:.100}")
+        raise ValueError(f"{expected}, got {quoted(value)}")
     names: set[str] = set()
     for segment in value[1:].split("/"):
         if segment in ("", ".", "..") or any(char in '?#%\\ "<>^`|' for char in segment):
-            raise ValueError(f"{expected}, got {value!r:.100}; write segments as they read, without escapes")
+            raise ValueError(f"{expected}, got {quoted(value)}; write segments as they read, without escapes")
         if "{" in segment or "}" in segment:
             name = segment[1:-1]
             if segment != f"{{{name}}}" or not name.isidentifier() or name in names:
-                raise ValueError(f"{expected}, each name in braces once and alone, got {value!r:.100}")
+                raise ValueError(f"{expected}, each name in braces once and alone, got {quoted(value)}")
             names.add(name)
     return value
 
@@ -93,23 +94,23 @@ def _verify(value: Any) -> Verify:
         if value == known:
             return known
     hint = '; for your own write hmac("X-Signature")' if value in ("hmac", "sha256") or callable(value) else ""
-    raise ValueError(f"expected {', '.join(_SCHEMES)}, hmac(…) or None, got {value!r:.100}{hint}")
+    raise ValueError(f"expected {', '.join(_SCHEMES)}, hmac(…) or None, got {quoted(value)}{hint}")
 
 
 def _hmac(written: AsWritten) -> Hmac:
     header = values.text("a header's name", 100)(written.header).lower()
     if not set(header) <= _TOKEN:
-        raise ValueError(f"hmac: expected a header's name, got {written.header!r:.100}")
+        raise ValueError(f"hmac: expected a header's name, got {quoted(written.header)}")
     prefix = written.prefix
     if not isinstance(prefix, str) or not prefix.isascii() or len(prefix) > 100:  # pyright: ignore[reportUnnecessaryIsInstance] # user code
-        raise ValueError(f"hmac: expected a prefix of ASCII text, got {prefix!r:.100}")
+        raise ValueError(f"hmac: expected a prefix of ASCII text, got {quoted(prefix)}")
     for algorithm in ("sha1", "sha256", "sha384", "sha512"):
         for encoding in ("hex", "base64"):
             if (written.algorithm, written.encoding) == (algorithm, encoding):
                 return Hmac(header, algorithm, encoding, prefix)
     raise ValueError(
         "hmac: expected sha1, sha256, sha384 or sha512 and hex or base64, "
-        f"got {written.algorithm!r:.50} and {written.encoding!r:.50}"
+        f"got {quoted(written.algorithm, 50)} and {quoted(written.encoding, 50)}"
     )
 
 

@@ -103,8 +103,9 @@ def opened_by(policy: Policy) -> walls.Openings:
 
 def work(spawn: Spawn, channel: int, pipe: int, parent: int, line: int | None) -> NoReturn:
     """The whole life of a worker, from just after the fork. `line`: to the base, where it counts processes."""
-    code = 70
+    code, mask = 70, Mask(spawn.secrets.values())
     try:
+        capture.hide(mask)
         _restore(channel, pipe, line)
         refusals = Refusals(spawn.level, opened_by(spawn.function.policy), spawn.root, spawn.tmp)
         try:
@@ -116,7 +117,7 @@ def work(spawn: Spawn, channel: int, pipe: int, parent: int, line: int | None) -
             session.send(framed(up))
             serve(session, inbox, spawn.level, walls.CHANNEL)
     except BaseException as error:
-        raw(2, f"echod worker: {type_of(error)}: {message_of(error, Mask(spawn.secrets.values()))}\n")
+        raw(2, f"echod worker: {type_of(error, mask)}: {message_of(error, mask)}\n")
         code = 71
     finally:
         os._exit(code)

@@ -16,10 +16,13 @@ from nodes import Node, until
 
 KEY = "sk_live_planted/4eC39+HqLy'jWDar"
 PEM = "-----BEGIN KEY-----\nMIIEowIBAAKplanted1\nqFAdWmXkplanted2\n-----END KEY-----\n"
+LONG = hashlib.sha512(b"planted").hexdigest()  # longer than most limits for values in messages
+ACCENTED = "plänted-ümlauts-ënd-ŕ"
 SECRETS = {"API_KEY": KEY, "PEM_KEY": PEM.strip().replace("\n", "\\n"), "OTHER_KEY": "other-planted-key"}
+SECRETS |= {"LONG_KEY": LONG, "WIDE_KEY": ACCENTED}
 LEAKY = """
-import logging, os, sys, time
-from echofn import Cancel, Context, Fail, queue
+import contextvars, logging, os, socket, subprocess, sys, time
+from echofn import Cancel, Context, Fail, Retry, queue
 
 @queue(secrets=["API_KEY", "PEM_KEY"], retries=0)
 def leak(way: str, ctx: Context):
@@ -52,6 +55,50 @@ def leak(way: str, ctx: Context):
     if way == "enqueue": ctx.enqueue(sibling, {"key": key})
     return len(key)
 
+@queue(secrets=["LONG_KEY", "WIDE_KEY"], retries=0)
+def cut(way: str, ctx: Context):
+    # Where text is cut short, a secret lies across the cut.
+    key, log = os.environ["LONG_KEY"], logging.getLogger("cut")
+    if way == "host": socket.getaddrinfo(b"h" * 190 + key.encode(), 443)
+    if way == "program": subprocess.run(["p" * 150 + key])
+    if way == "path": open("/" + "p" * 150 + "/" + key)
+    if way == "message": raise ValueError("x" * 7_950 + key + "y" * 99)
+    if way == "traceback": raise ValueError("x" * 15_900 + key + "y" * 20_000)
+    if way == "type": raise type("T" * 190 + key, (Exception,), {})("typed")
+    if way == "reason": raise Fail("x" * 7_950 + key)
+    if way == "after": raise Retry(after=key)
+    if way == "delay": ctx.enqueue(sibling, delay=key)
+    if way == "at": ctx.enqueue(sibling, at=key)
+    if way == "name": ctx.enqueue("n" * 150 + key)
+    if way == "function": ctx.enqueue(key)
+    if way == "lane": ctx.enqueue(sibling, lane=key)
+    if way == "unique": ctx.enqueue(sibling, unique="u" + key)
+    if way == "variable": os.environ["V" * 90 + key]
+    if way == "note": ctx.progress(0.5, "n" * 950 + key)
+    if way == "shown note": ctx.progress(0.5, "n" * 450 + key)
+    if way == "logger": logging.getLogger("l" * 190 + key).warning("named")
+    if way == "level":
+        logging.addLevelName(45, "L" * 15 + key)
+        log.log(45, "levelled")
+    if way == "extra": contextvars.Context().run(log.warning, "of no run", extra={"long": "x" * 950 + key})
+    if way == "unformatted": log.warning("m" * 150 + key + "%d", "x")
+    if way == "line":
+        sys.stdout.write("x" * 65_500 + key[:64])
+        sys.stdout.write(key[64:] + "\\n")
+    if way == "limit": print((key + "y" * 300) * 9_000)
+    if way == "bytes":
+        for byte in os.environ["WIDE_KEY"].encode(): sys.stdout.buffer.write(bytes([byte]))
+    if way == "loose bytes":
+        for byte in os.environ["WIDE_KEY"].encode(): contextvars.Context().run(sys.stdout.buffer.write, bytes([byte]))
+    if way == "raw":
+        os.write(1, b"x" * 66_000 + key[:64].encode())
+        time.sleep(0.3)  # for the reader of the pipe to have had that
+        os.write(1, key[64:].encode() + b"\\n")
+    if way == "killed":
+        os.write(1, b"half of it " + key[:64].encode())
+        os._exit(9)
+    return way
+
 @queue
 def sibling():
     return sorted(name for name in os.environ if name.endswith("_KEY"))
@@ -75,6 +122,22 @@ BROKEN = {
     "def f(): ...\n",
     "carries.py": "import os, msgspec\nfrom echofn import queue\nclass P(msgspec.Struct):\n"
     "    key: str = os.environ['API_KEY']\n@queue(secrets=['API_KEY'])\ndef f(payload: P): ...\n",
+    "cuts.py": "import os\nfrom echofn import cron, queue, webhook\nkey = os.environ['LONG_KEY']\n"
+    "@queue(secrets=['LONG_KEY'], timeout=key)\ndef duration(): ...\n"
+    "@queue(name='n' * 60 + '/' + key)\ndef name(): ...\n"
+    "@queue(lane=key)\ndef path(): ...\n"
+    "@cron(['r' * 40, key])\ndef rule(): ...\n"
+    "@webhook('/' + 'w' * 60 + '//' + key, verify=None)\ndef address(): ...\n"
+    "@queue\ndef kind(payload: type('K' * 120 + key, (), {})): ...\n"
+    "@queue(**{'o' * 60 + key: 1})\ndef option(): ...\n",
+    "told.py": "import os\nfrom echofn import queue\nkey = os.environ['LONG_KEY']\n"
+    "@queue(secrets=['LONG_KEY'])\ndef f(): ...\nf.__doc__ = 'd' * 250 + key\n",
+    "secret_path.py": "import os\nfrom echofn import webhook\n"
+    "@webhook('/hooks/' + os.environ['LONG_KEY'], verify=None, secrets=['LONG_KEY'])\ndef f(): ...\n",
+    "spelled.py": "import os\nfrom echofn import queue\n@queue(secrets=['LONG_KEY'])\ndef f(): ...\n"
+    "raise SyntaxError('s' * 7_950 + os.environ['LONG_KEY'])\n",
+    "walled.py": "import os, socket\nfrom echofn import queue\n@queue(secrets=['LONG_KEY'])\ndef f(): ...\n"
+    "socket.getaddrinfo(b'h' * 190 + os.environ['LONG_KEY'].encode(), 443)\n",
     "lacks.py": "import os\nfrom echofn import queue\nos.environ['NOWHERE']\n@queue\ndef f(): ...\n",
 }
 NUMBER, CVC, NOTE, SSN = "4111-planted-1111", "971", "planted note", "078-planted-1120"
@@ -127,6 +190,15 @@ WAYS = (
     "result",
     "enqueue",
 )
+
+CUTS = {  # where, and how the run ends
+    **dict.fromkeys(("host", "program", "path", "message", "traceback", "type", "reason", "after", "delay"), "dead"),
+    **dict.fromkeys(("at", "name", "function", "lane", "unique", "variable", "killed"), "dead"),
+    **dict.fromkeys(("note", "shown note", "logger", "level", "extra", "unformatted", "line", "limit"), "done"),
+    **dict.fromkeys(("bytes", "loose bytes", "raw"), "done"),
+}
+JSON = "application/json"
+PIECE = 8  # characters of a secret in a row
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +272,7 @@ def proof(*texts: str) -> str:
 
 
 def test_every_function_of_a_module_has_the_modules_variables_and_no_others(dev: Node) -> None:
-    assert dev.call("leaky.sibling") == ["API_KEY", "PEM_KEY"]
+    assert dev.call("leaky.sibling") == ["API_KEY", "LONG_KEY", "PEM_KEY", "WIDE_KEY"]
     assert dev.call("others.other") == ["OTHER_KEY"]
 
 
@@ -226,8 +298,10 @@ def test_a_secret_that_a_module_would_carry_along_is_refused_at_load(dev: Node) 
     assert errors["raises"]["message"] == "ValueError: [redacted]"
     assert errors["refused"]["message"].startswith("timeout=: ")
     assert (errors["carries"]["line"], errors["carries"]["kind"]) == (5, "refused")
-    assert errors["carries"]["message"].startswith("expected no secret in a default or in payload=")
+    assert errors["carries"]["message"].startswith("expected no secret in an option, a default or payload=")
     assert "carries.f" not in dev.names()
+    assert errors["secret_path"]["message"].startswith("expected no secret in an option, a default or payload=")
+    assert "secret_path.f" not in dev.names()
 
 
 def test_redact_hides_from_people_and_not_from_the_handler(dev: Node) -> None:
@@ -279,10 +353,17 @@ def test_no_planted_value_is_in_the_bus_a_log_or_a_page(dev: Node) -> None:
     for body in (json.dumps({"card": {"number": NUMBER}}), f"this is no JSON: {NUMBER}"):
         jobs.append(delivered(dev, f"/hooks/pay{query}", body, headers))
     states = [ended(dev, job)["state"] for job in jobs]
+    cuts = {way: dev.mint("leaky.cut", way) for way in CUTS}
+    assert {way: ended(dev, job)["state"] for way, job in cuts.items()} == CUTS
+    assert {ended(dev, cuts[way])["error"]["cause"] for way in ("host", "program", "path")} == {
+        "wall:network", "wall:processes", "wall:files",
+    }  # fmt: skip
     expected = {"return": "done", "result": "done", "cancel": "cancelled"}
     assert states[: len(WAYS)] == [expected.get(way, "dead") for way in WAYS]
     until(lambda: "past python" in read(dev, f"/jobs/{jobs[0]}/logs", "application/json"))
-    seen = looked_at(dev, jobs)
+    loose = {way: cuts[way] for way in ("raw", "killed", "extra", "loose bytes")}  # written past us, read apart
+    until(lambda: not [way for way, job in loose.items() if "[redacted]" not in read(dev, f"/jobs/{job}/logs", JSON)])
+    seen = looked_at(dev, [*jobs, *cuts.values()])
     assert seen.count("said: [redacted] [redacted]") >= len(WAYS)
     assert "in two [redacted] parts" in seen
     assert dev.end() == 0
@@ -297,6 +378,13 @@ def test_no_planted_value_is_in_the_bus_a_log_or_a_page(dev: Node) -> None:
         for spelling in spellings(secret):
             assert spelling not in seen, secret
             assert spelling.encode() not in everything, secret
+    places = (seen, everything.decode(errors="replace"))
+    for secret in (LONG, ACCENTED):
+        for at in range(len(secret) - PIECE):
+            piece = secret[at : at + PIECE]
+            for place in places:
+                found = place.find(piece)
+                assert found < 0, place[max(found - 200, 0) : found + 200]
     for value in (NUMBER, NOTE, "customer-planted"):
         assert value.encode() in appended  # a handler could not have got it otherwise
         assert value.encode() not in dev.log.read_bytes()

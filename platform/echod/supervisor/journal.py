@@ -6,6 +6,7 @@ Losing the bus loses no run: lines wait a while and are then dropped, with a cou
 from __future__ import annotations
 
 import asyncio
+import codecs
 import math
 from collections.abc import Mapping
 
@@ -28,6 +29,7 @@ MOST_WAITING_BYTES = 8 * 1024 * 1024  # in this process, all runs of a queue tog
 MOST_AT_ONCE = 64
 LINE_OVERHEAD = 64  # what a line costs beside its text
 NOTE_LENGTH = 500
+MOST_UNFINISHED_BYTES = 65_536  # of a line that waits for its end
 MOST_HEARD_BYTES = 64 * 1024 * 1024  # of a run; the runtime stops long before
 MOST_PROGRESS = 1_000_000
 
@@ -59,13 +61,19 @@ class Journal:
         if lease.output_bytes > frames.MAX_LOG_BYTES:
             lease.output_bytes += len(data)
             return
+        has_begun = lease.job.id in self._masks
         mask = self._mask_of(lease)
+        if not has_begun:
+            data = mask.unbegun(data)  # others ran here a moment ago: what they left unfinished may go on in this run
         *whole, rest = (self._spill.pop(lease.job.id, b"") + data).split(b"\n")
         for line in whole:
             self._line(lease, "stderr", "", "", mask.text(line.decode(errors="replace")))
-        if len(rest) > 65_536:
-            self._line(lease, "stderr", "", "", mask.text(rest.decode(errors="replace")))
-        elif rest:
+        if len(rest) > MOST_UNFINISHED_BYTES:
+            text, used = codecs.utf_8_decode(rest, "replace", False)
+            if at := mask.seam(text):
+                self._line(lease, "stderr", "", "", mask.text(text[:at]))
+                rest = text[at:].encode() + rest[used:]
+        if rest:
             self._spill[lease.job.id] = rest
 
     def progressed(self, lease: Lease, progress: frames.Progress) -> None:
@@ -89,7 +97,7 @@ class Journal:
         if self._spill:
             rest = self._spill.pop(lease.job.id, b"")
             if rest:
-                self._line(lease, "stderr", "", "", self._mask_of(lease).text(rest.decode(errors="replace")))
+                self._line(lease, "stderr", "", "", self._mask_of(lease).unended(rest.decode(errors="replace")))
         if lease.output_bytes > frames.MAX_LOG_BYTES:
             over = lease.output_bytes - frames.MAX_LOG_BYTES
             self._keep(

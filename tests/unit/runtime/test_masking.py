@@ -160,3 +160,30 @@ def test_no_text_of_a_redacted_value_is_left_anywhere(payload: Any, letters: str
     for leaf in leaves(payload, redact):
         if isinstance(leaf, str) and len(leaf.strip()) >= 6 and leaf not in MASK:
             assert json.dumps(leaf, ensure_ascii=False)[1:-1] not in left
+
+
+@given(
+    st.lists(st.text("ab", min_size=6, max_size=9), min_size=1, max_size=3),
+    st.text("abc", max_size=60),
+    st.text("abc", max_size=20),
+)
+def test_a_text_that_goes_on_is_cut_where_no_value_is_torn(secrets: list[str], text: str, more: str) -> None:
+    mask = Mask(secrets)
+    at = mask.seam(text)
+    assert mask.text(text[:at]) + mask.text(text[at:] + more) == mask.text(text + more)
+
+
+def test_what_cannot_begin_a_value_does_not_wait_for_more() -> None:
+    mask = Mask(["planted-value"])
+    assert mask.seam("x" * 100) == 100
+    assert mask.seam("x planted-valu") == 2
+    assert mask.seam("x planted-value") == 15
+    assert Mask().seam("planted") == 7
+
+
+def test_a_text_that_breaks_off_within_a_value_shows_no_piece_of_it() -> None:
+    mask = Mask(["planted-value"])
+    assert mask.unended("x planted-value, planted") == f"x {MASK}, {MASK}"
+    assert mask.unended("x plan") == "x plan"  # under six characters it would be found everywhere
+    assert mask.unbegun("ted-value\xff ä".encode("latin-1")) == MASK.encode() + "\xff ä".encode("latin-1")
+    assert mask.unbegun(b"value x") == b"value x"

@@ -205,3 +205,22 @@ def test_a_handler_of_user_code_on_the_root_logger_keeps_ours(shared: Base) -> N
 def test_a_print_that_is_no_text_is_the_callers_error(shared: Base) -> None:
     answer = shared.serve("import sys\ndef f():\n    sys.stdout.write(5)\n").one()
     assert answer.fault.exception == "TypeError"
+
+
+def test_a_secret_is_masked_wherever_a_long_line_is_cut(shared: Base) -> None:
+    """The handler never ends its line: it goes out in parts, and a secret lies across the end of each."""
+    key = "planted-0123456789-abcdefghij"
+    source = """
+        import os, sys
+        def f(payload):
+            key = os.environ["KEY"]
+            for size in range(len(key)):
+                sys.stdout.write("x" * 65_500 + key[:size])
+                sys.stdout.write("x" * 40 + key[:size] if size % 2 else "")
+                sys.stdout.write(key[size:])
+    """
+    answer = shared.serve(source, secrets={"KEY": key}).one()
+    kept = "".join(line.text for line in answer.output).partition("output limit")[0]
+    whole = "".join("x" * 65_500 + (key[:n] + "x" * 40 if n % 2 else "") + key for n in range(len(key)))
+    assert len(answer.output) > 8
+    assert whole.replace(key, "[redacted]").startswith(kept)
