@@ -4,11 +4,12 @@ Owns the process tree below it: it alone knows every worker's pid as a parent do
 has one thread, runs no user code and holds no credentials, so its forks are safe and what a worker inherits is
 harmless.
 
-Guarantees: `Exited` is sent only when nothing of that worker's tree is left. When the supervisor dies (its control
-socket ends, or SIGTERM comes, which is what the kernel sends when the parent dies) everything below is killed, then
-the base ends. It cannot promise that for its own SIGKILL: workers die with it then (their parent-death signal), but
-daemons they left do not. A worker that could not be forked is told as `Exited` with pid 0 and status 1 << 8, without
-`Spawned`.
+Guarantees: `Exited` is sent only when nothing of that worker's tree is left. A child of its own that is no worker is
+killed with its whole tree as soon as it is seen: when any child ends, and when a worker says at the end of a run that
+there is one. When the supervisor dies (its control socket ends, or SIGTERM comes, which is what the kernel sends when
+the parent dies) everything below is killed, then the base ends. It cannot promise that for its own SIGKILL: workers die
+with it then (their parent-death signal), but daemons they left do not. A worker that could not be forked is told as
+`Exited` with pid 0 and status 1 << 8, without `Spawned`.
 """
 
 from __future__ import annotations
@@ -163,11 +164,16 @@ class Base:
                 del self._pids[number]
                 cpu_us = int((usage.ru_utime + usage.ru_stime) * 1_000_000)
                 self._ended.append(Exited(number, pid, status, cpu_us, usage.ru_maxrss * 1024))
-        # A child of ours that is no worker was left by a worker that has died: live workers keep their own orphans.
-        if self._ended and not processes.kill_below(self._pid, set(self._numbers)):
+        # A child of ours that is no worker has no place here: live workers keep their own orphans, so a worker that
+        # has died left it, or a handler started it beside its worker (clone(2) with CLONE_PARENT, behind no filter).
+        if (self._ended or self._has_strays()) and not processes.kill_below(self._pid, set(self._numbers)):
             for exited in self._ended:
                 self._tell(exited)
             self._ended.clear()
+
+    def _has_strays(self) -> bool:
+        children = processes.children_of_one_thread(self._pid)
+        return children is None or not children <= self._numbers.keys()
 
     def _tell(self, message: Up | Spawned | Exited, descriptor: int | None = None) -> None:
         try:
@@ -210,7 +216,7 @@ def main(descriptor: int) -> NoReturn:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """SIGCHLD only has to wake the poll."""
+    """SIGCHLD only has to wake the poll: a child has ended, or a worker saw one of ours that it does not know."""
 
 
 def _drain(descriptor: int) -> None:

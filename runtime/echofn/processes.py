@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Set
 
+_WALL = 0x40000000  # wait(2): also for children made to end without SIGCHLD, as clone(2) can have it
 _ROUNDS = 100  # a fork bomb is stopped within a few; the bound only keeps a broken /proc from hanging us
 
 
@@ -42,6 +43,23 @@ def below(root: int) -> list[int]:
             return descendants(root)  # a kernel without CONFIG_PROC_CHILDREN
         found += ahead
     return found
+
+
+def children_of_one_thread(pid: int) -> set[int] | None:
+    """The children of a process that has one thread, for a few microseconds; None where /proc does not say. One that
+    comes or goes meanwhile may hide another.
+    """
+    try:
+        file = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = b""
+            while more := os.read(file, 1 << 16):
+                data += more
+        finally:
+            os.close(file)
+    except OSError:
+        return None
+    return set(map(int, data.split()))
 
 
 def _children_of(pid: int) -> list[int]:
@@ -81,11 +99,11 @@ def kill_below(root: int, spare: Set[int] = frozenset()) -> bool:
         fresh = [pid for pid in descendants(root, spare) if pid not in stopped]
         if not fresh:
             break
-        for pid in fresh:
-            _signal(pid, signal.SIGSTOP)
         stopped.update(fresh)
+        for pid in fresh:
+            _signal(pid, signal.SIGSTOP, stopped, root)
     for pid in stopped:
-        _signal(pid, signal.SIGKILL)
+        _signal(pid, signal.SIGKILL, stopped, root)
     return bool(stopped)
 
 
@@ -94,7 +112,7 @@ def reap_below(root: int, spare: Set[int] = frozenset()) -> None:
     while left := descendants(root, spare):
         for pid in left:
             try:
-                os.waitpid(pid, 0)
+                os.waitpid(pid, _WALL)
             except ChildProcessError:
                 pass  # not a child yet
 
@@ -105,7 +123,7 @@ def kill_all_and_reap(root: int) -> None:
     while True:
         kill_below(root)
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
+            while os.waitpid(-1, os.WNOHANG | _WALL)[0]:
                 pass
         except ChildProcessError:
             return
@@ -116,7 +134,7 @@ def kill_all_and_reap(root: int) -> None:
 def reaped_all() -> bool:
     """Reap this process's dead children; whether none is left."""
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
+        while os.waitpid(-1, os.WNOHANG | _WALL)[0]:
             pass
     except ChildProcessError:
         return True
@@ -126,14 +144,23 @@ def reaped_all() -> bool:
 def has_children() -> bool:
     """Whether this process has any child, dead or alive: one system call, nothing reaped."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL)
     except ChildProcessError:
         return False
     return True
 
 
-def _signal(pid: int, number: int) -> None:
+def _signal(pid: int, number: int, tree: Set[int], root: int) -> None:
+    """Signal one that was found below `root`, in `tree`: whoever has its number by now must be a child of theirs."""
     try:
-        os.kill(pid, number)
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return  # gone
+    try:
+        parent = _parent_of(str(pid))  # asked with the handle open, which no later process can take over
+        if parent == root or parent in tree:
+            signal.pidfd_send_signal(handle, number)
     except OSError:
         pass  # gone, or not ours to signal
+    finally:
+        os.close(handle)

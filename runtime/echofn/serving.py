@@ -9,6 +9,7 @@ what runs side by side cannot be told apart from outside.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
@@ -32,6 +33,7 @@ class Litter:
         self._pid = os.getpid()
         self._sees_processes = level in {"off", "minimal"}
         self._spared: frozenset[int] = frozenset()  # processes started at import: part of the module's state
+        self._beside: set[int] = set()  # children of the base that it has been told of
         if self._sees_processes and processes.has_children():
             self._spared = frozenset(processes.descendants(self._pid))
 
@@ -41,13 +43,23 @@ class Litter:
 
     def is_left(self) -> bool:
         """Clear up. True where something is left that cannot be seen from in here: it ends with this process."""
-        if not processes.has_children():
-            return False
         if not self._sees_processes:
-            return not processes.reaped_all()
-        processes.kill_below(self._pid, self._spared)
-        processes.reap_below(self._pid, self._spared)
+            return processes.has_children() and not processes.reaped_all()
+        if processes.has_children():
+            processes.kill_below(self._pid, self._spared)
+            processes.reap_below(self._pid, self._spared)
+        self._tell_of_strangers()  # last: what did not stay below this process is there by now
         return False
+
+    def _tell_of_strangers(self) -> None:
+        """Where no filter refuses CLONE_PARENT, a handler can start a process beside this one. Only the base knows
+        which of its children are workers: of a new one it is told, by the signal that has it look after them.
+        """
+        base = os.getppid()
+        beside = processes.children_of_one_thread(base)
+        if beside is None or not beside <= self._beside:
+            os.kill(base, signal.SIGCHLD)
+        self._beside = beside or set()
 
 
 class OneByOne:
@@ -125,10 +137,8 @@ class SideBySide:
             try:
                 self._loop.run_forever()
             except BaseException as error:  # an exit in a task of a handler's: its own affair
-                raw(
-                    2,
-                    f"echod worker: the loop goes on after {type_of(error)}: {message_of(error, self._session.mask)}\n",
-                )
+                mask = self._session.mask
+                raw(2, f"echod worker: the loop goes on after {type_of(error, mask)}: {message_of(error, mask)}\n")
             if self._litter.is_child():
                 os._exit(0)
         self._loop.remove_reader(self._descriptor)

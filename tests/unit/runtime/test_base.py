@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import echofn.processes
 from echofn import frames
 from echofn.manifest import Policy
 from unit.runtime.driving import PATIENCE_S, Base, alive, discover, job, processes, signal_of, until, write
@@ -32,6 +33,39 @@ def daemon():
     os.close(write)
     return int(os.read(read, 20))
 """
+
+
+# What clone(2) can do where no filter refuses it.
+CLONE = (
+    DAEMON
+    + """
+import ctypes
+CLONE_PARENT, CALLS = 0x8000, {"x86_64": 56, "aarch64": 220}
+libc = ctypes.CDLL(None, use_errno=True)
+
+def cloned(flags):
+    '''A process made with these flags, and a daemon that it starts, if it lives so long. Gives their pids.'''
+    read, write = os.pipe()
+    pid = libc.syscall(CALLS[os.uname().machine], ctypes.c_ulong(flags), 0, 0, 0, 0)
+    if pid == 0:
+        os.write(write, str(daemon()).encode())
+        os.close(write)
+        while True: time.sleep(100)
+    os.close(write)
+    return [pid, *map(int, os.read(read, 20).split())]
+
+def forsaken():
+    '''A daemon that its worker does not adopt any more. Gives its pid, if it lives so long.'''
+    libc.prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+    try: return [daemon()]
+    except ValueError: return []
+"""
+)
+BESIDE = {
+    "a sibling": "cloned(CLONE_PARENT | signal.SIGCHLD)",
+    "a child without SIGCHLD": "cloned(0)",
+    "a daemon that falls to the base": "forsaken()",
+}
 
 
 def test_a_base_tells_its_pid_and_python(base: Base) -> None:
@@ -173,6 +207,58 @@ def test_no_process_outlives_the_run_that_started_it(base: Base) -> None:
     for _ in range(3):
         assert not any(map(alive, worker.one().result))
     assert [pid for pid, parent in processes().items() if parent == worker.pid] == []
+
+
+@pytest.mark.parametrize("level", ["minimal", "off"])
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("how", BESIDE)
+def test_no_process_beside_its_worker_outlives_the_run(shared: Base, level: str, kind: str, how: str) -> None:
+    """It is a child of the base, or one that wait(2) does not show by itself; and the worker goes on."""
+    write(shared.folder, m=CLONE + f"{kind} f():\n    return {BESIDE[how]}\ndef g():\n    time.sleep(100)\n")
+    neighbour = shared.ready("g", level=level)
+    neighbour.begin()
+    worker = shared.ready("f", level=level, is_async=kind == "async def")
+    for _ in range(3):
+        pids = worker.one().result
+        until(lambda pids=pids: not any(map(alive, pids)), how)
+    assert all(map(alive, (worker.pid, neighbour.pid)))
+    until(lambda: sorted(shared.children()) == sorted((worker.pid, neighbour.pid)))
+
+
+@pytest.mark.parametrize("level", ["minimal", "off"])
+@pytest.mark.parametrize("how", BESIDE)
+def test_a_kill_takes_along_what_is_beside_its_worker(shared: Base, level: str, how: str) -> None:
+    worker = shared.serve(CLONE + f"def f():\n    print(*{BESIDE[how]})\n    while True: pass\n", level=level)
+    worker.begin()
+    pids = [int(pid) for pid in worker.printed().split()]
+    assert all(map(alive, pids))
+    shared.kill(worker)
+    worker.end()
+    assert not any(map(alive, pids))
+    assert shared.children() == []
+
+
+def test_a_worker_that_is_just_being_made_is_nobodys_litter(shared: Base) -> None:
+    """Runs that leave a process beside their worker, again and again, while workers are forked."""
+    sibling = BESIDE["a sibling"]
+    write(shared.folder, m=CLONE + f"def f():\n    return {sibling}\ndef g():\n    return os.getpid()\n")
+    worker = shared.ready("f")
+    for _ in range(20):
+        worker.hand(job())
+        fresh = shared.spawn("g")
+        [left] = worker.collect(1)
+        fresh.start()
+        assert fresh.one().result == fresh.pid
+        until(lambda pids=left.result: not any(map(alive, pids)))
+
+
+def test_whoever_has_the_number_of_a_process_that_is_gone_is_spared() -> None:
+    """Between the look at /proc and the signal a process can end, and its number go to another."""
+    with subprocess.Popen(["sleep", "100"]) as other:
+        echofn.processes._signal(other.pid, signal.SIGKILL, {1}, 1)  # as if it had been found below process 1
+        assert other.poll() is None
+        echofn.processes._signal(other.pid, signal.SIGKILL, {1}, os.getpid())
+        assert other.wait(PATIENCE_S) == -signal.SIGKILL
 
 
 def test_a_process_started_at_import_belongs_to_the_module(base: Base) -> None:
