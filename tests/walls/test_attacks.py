@@ -15,7 +15,9 @@ import msgspec
 import pytest
 
 from echofn import frames
+from echofn.walls import trial
 from unit.runtime.driving import Base, Worker, alive, job, until
+from walls.conftest import WHO
 from walls.machine import BOX, IS_ROOT, TERMINAL, Arena, Who, alone, open_folder
 
 ATTACKS = {
@@ -23,12 +25,6 @@ ATTACKS = {
 }
 PATIENCE_S = 20.0
 HANG_S = 0.5  # for those that never end by themselves
-# Limits, kills and the protocol hold at every level above `off`.
-AT_MINIMAL = {
-    name
-    for name in ATTACKS
-    if name[:2] in {"07", "09", "10", "21", "24", "25", "26", "27", "31", "32", "34", "47", "56", "57"}
-}
 # Nothing that these do needs a wall: it hurts their own worker, or the protocol and a kill from outside end it. That is
 # shown by running them at `off`, too, with the same outcome.
 AT_OFF = {
@@ -72,6 +68,45 @@ UNSAFE = {
     "33_recursion_bomb": "takes all memory there is, frame by frame",
     "48_thread_bomb": "5,000 threads stop every other test of the machine",
 }
+# At `minimal` these get through, each for want of a wall that `echod sandbox` then shows as off.
+THROUGH = {
+    **dict.fromkeys(
+        ("01_read_etc_shadow", "02_read_sibling_source", "03_parent_environ", "36_symlink_escape"), "files"
+    ),
+    **dict.fromkeys(("38_unlink_or_edit_own_code", "58_path_traversal_proc_self"), "files"),
+    **dict.fromkeys(("04_bus_unix_socket", "17_unshare_userns", "40_inotify_fanotify", "44_personality_aslr"), "calls"),
+    **dict.fromkeys(("49_stat_and_metadata_outside", "50_abstract_unix_socket", "51_udp_dns_exfil"), "calls"),
+    **{"05_bus_tcp_loopback": "ports", "52_x32_and_int80_syscalls": "calls"},
+}
+# These, too, or are held: in namespaces that are thrown away. What they then say, whoever runs them or only as root.
+BOXED_AT_MINIMAL = {
+    "06_fork_bomb": ("ESCAPED 500 forks", "anyone", "process-count"),
+    "11_many_files_quota": (
+        "ESCAPED wrote 600 MB",
+        "anyone",
+        "private-tmp",
+    ),  # the supervisor looks: tests/unit/supervisor
+    "13_kill_minus_1": ("ESCAPED could signal", "anyone", "signals"),
+    "14_ptrace_parent": ("ESCAPED", "anyone", "calls"),
+    "15_setuid_root": ("ESCAPED", "root", "uid"),  # it is root already, and has no capability
+    "16_mount": ("^blocked", "anyone", None),
+    "18_raw_and_odd_sockets": ("ESCAPED families", "anyone", "calls"),
+    "19_double_fork_daemon": (
+        "daemonised",
+        "anyone",
+        "process-count",
+    ),  # and is gone with its run: unit/runtime/test_base
+    "37_dev_shm_and_sysv_leftovers": ("ESCAPED", "anyone", "calls"),
+    "39_exec_setuid_binary": ("su: |Password: ", "anyone", None),  # it runs, and gives nothing
+    "41_keyctl": ("ESCAPED", "anyone", "calls"),
+    "42_bpf_perf_userfaultfd": ("ESCAPED", "anyone", "calls"),
+    "45_core_dump": ("ESCAPED dumpable", "anyone", "calls"),
+    "46_raise_rlimits": ("ESCAPED.*prlimit parent", "anyone", "calls"),
+    "53_tiocsti": ("^blocked", "anyone", None),
+}
+# What is left limits, kills, the protocol and the loss of all capabilities hold at every level above `off`.
+AT_MINIMAL = {name for name in ATTACKS if name not in THROUGH and name not in BOXED_AT_MINIMAL}
+WHO_AT_MINIMAL = [who for who in WHO if who != "root-public"]  # root stays root there, whoever can read its interpreter
 VISIBLE_AT_STANDARD = {"stat", "stat sibling", "chdir"}  # names and sizes: only a private root hides them
 
 
@@ -126,6 +161,18 @@ def verdict(base: Base, level: str, name: str) -> str:
     return said
 
 
+def is_roots(who: Who) -> bool:
+    return IS_ROOT and who.user is None
+
+
+def boxed(who: Who, folder: Path, arena: Arena, name: str, level: str, *without: str) -> str:
+    """What an attack says behind these walls, in namespaces that are thrown away."""
+    box = (*BOX, *(() if is_roots(who) else ("--user", "--map-current-user")))
+    if name.startswith("53"):
+        box = (*box, *TERMINAL)
+    return alone(who, folder, arena.aimed(ATTACKS[name]), level, *without, before=box)
+
+
 def _of(ended: frames.Ended) -> str:
     if ended.fault is not None:
         return f"err:{ended.fault.cause}:{ended.fault.message}"
@@ -166,6 +213,32 @@ def test_an_attack_ends_at_the_walls(base: Base, arena: Arena, name: str, level:
     assert not os.path.exists("core")
 
 
+@pytest.mark.parametrize("who", WHO_AT_MINIMAL, indirect=True)
+@pytest.mark.parametrize("name", THROUGH)
+def test_an_attack_gets_through_where_minimal_has_no_wall(base: Base, arena: Arena, name: str) -> None:
+    put(base, arena, name)
+    assert verdict(base, "minimal", name).startswith("ok:ESCAPED")
+    assert base.process.poll() is None
+    assert base.children() == []
+
+
+@pytest.mark.parametrize("who", WHO_AT_MINIMAL, indirect=True)
+@pytest.mark.parametrize("name", BOXED_AT_MINIMAL)
+def test_an_attack_in_a_box_gets_at_minimal_as_far_as_is_told(arena: Arena, folder: Path, who: Who, name: str) -> None:
+    wanted, whose, _ = BOXED_AT_MINIMAL[name]
+    said = boxed(who, folder, arena, name, "minimal")
+    assert re.search(wanted if whose == "anyone" or is_roots(who) else "^blocked", said), said
+    assert "uid=0" not in said
+
+
+def test_minimal_names_each_wall_that_an_attack_gets_through_for_want_of(base: Base) -> None:
+    (base.folder / "m.py").write_text("def f(): pass\n")
+    up = base.spawn(level="minimal").start().walls
+    states = {row[0]: row[2] for row in trial.states(trial.Available("minimal", (), up), "minimal")}
+    wanting = {*THROUGH.values(), *(wall for *_, wall in BOXED_AT_MINIMAL.values() if wall is not None)}
+    assert {wall: states[wall] for wall in wanting} == dict.fromkeys(wanting, "off")
+
+
 @pytest.mark.parametrize("name", CONTROLS)
 def test_the_same_attack_succeeds_without_walls(base: Base, arena: Arena, who: Who, name: str) -> None:
     put(base, arena, name)
@@ -175,19 +248,17 @@ def test_the_same_attack_succeeds_without_walls(base: Base, arena: Arena, who: W
 @pytest.mark.parametrize("name", BOXED)
 def test_the_same_attack_succeeds_in_a_box_without_walls(arena: Arena, folder: Path, who: Who, name: str) -> None:
     wanted, whose = BOXED[name]
-    is_root = IS_ROOT and who.user is None
-    if whose != "anyone" and is_root != (whose == "root"):
+    if whose != "anyone" and is_roots(who) != (whose == "root"):
         return  # not this user's to do
-    box = (*BOX, *(() if is_root else ("--user", "--map-current-user")))
-    if name.startswith("53"):
-        box = (*box, *TERMINAL)
-    said = alone(who, folder, arena.aimed(ATTACKS[name]), "off", "all", before=box)
+    said = boxed(who, folder, arena, name, "off", "all")
     assert re.search(wanted, said), said
 
 
 def test_every_attack_has_a_control_or_a_reason_why_not() -> None:
     told = [*CONTROLS, *BOXED, *AT_OFF, *UNSAFE]
     assert sorted(told) == sorted(ATTACKS)
+    assert sorted([*AT_MINIMAL, *THROUGH, *BOXED_AT_MINIMAL]) == sorted(ATTACKS)
+    assert {*CONTROLS, *BOXED} > {*THROUGH, *BOXED_AT_MINIMAL}  # what minimal lets through has a control without walls
 
 
 @pytest.mark.parametrize("level", ["minimal", "standard", "strict"])
