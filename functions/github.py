@@ -48,7 +48,8 @@ def on_push(request: Request, ctx: Context) -> int:
     push = msgspec.convert(request.json(), Push)
     for commit in push.commits:
         author = commit.author.username or commit.author.name
-        ctx.enqueue(review, Review(push.repository.full_name, author, commit), unique=commit.id)
+        where = push.repository.full_name  # a fork's commits have the ids of their origin
+        ctx.enqueue(review, Review(where, author, commit), unique=f"{where}@{commit.id}")
     ctx.log.info("%s: %d commits on %s", push.repository.full_name, len(push.commits), push.ref)
     return len(push.commits)
 

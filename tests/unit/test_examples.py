@@ -124,3 +124,15 @@ def test_a_push_becomes_a_review_of_each_commit() -> None:
     said = [github.review(job.payload) for job in ctx.enqueued]
     assert said[0] == "example-org/tide-tables@1f7e5d2 by mara-quill: Correct the spring tide of March (1 files)"
     assert github.on_push(Request(headers={"X-GitHub-Event": "ping"}, body=b"{}"), ctx) == 0
+
+
+def test_a_commit_is_reviewed_once_in_each_repository_it_is_pushed_to(bus: Bus) -> None:
+    github, ctx = module("github"), fake_context()
+    body = (FOLDER.parent / "tests/data/github-push.json").read_bytes()
+    fork = body.replace(b"example-org/tide-tables", b"mara-quill/tide-tables")
+    for pushed in (body, fork, body):  # the last as when a branch is pushed that has the commits of another
+        github.on_push(Request(headers={"X-GitHub-Event": "push"}, body=pushed), ctx)
+    bus.load(github)
+    jobs = [bus.enqueue(github.review, job.payload, unique=job.unique) for job in ctx.enqueued]
+    assert [job.id for job in jobs[:3]] == [job.id for job in jobs[6:]]
+    assert len({job.id for job in jobs}) == 6
