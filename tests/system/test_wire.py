@@ -158,6 +158,53 @@ async def test_what_could_be_read_in_two_ways_is_400_ends_the_connection_and_min
     assert await minted(rig) == 0
 
 
+def get(target: bytes, *headers: bytes, method: bytes = b"GET", version: bytes = b"1.1") -> bytes:
+    return b"\r\n".join([method + b" " + target + b" HTTP/" + version, *headers, b"", b""])
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (get(b"http://evil.example/functions", b"Host: localhost"), 403),
+        (get(b"HTTP://evil.example:80/functions", b"Host: localhost"), 403),
+        (get(b"https://evil.example/functions", b"Host: localhost"), 403),
+        (get(b"http://evil.example?/functions", b"Host: localhost"), 403),
+        (get(b"http://evil.example", b"Host: localhost"), 403),
+        (get(b"http://evil.example/functions", version=b"1.0"), 403),
+        (get(b"http://localhost@evil.example/functions", b"Host: localhost"), 403),
+        (get(b"http://me@localhost/functions", b"Host: localhost"), 403),
+        (get(b"//evil.example/functions", b"Host: localhost"), 404),  # a path that starts so
+        (get(b"http://localhost/functions", b"Host: evil.example"), 200),  # the host that counts is the target's
+        (get(b"http://localhost:8321/functions?window=60", b"Host: localhost"), 200),
+        (get(b"HTTP://LocalHost/functions", b"Host: localhost"), 200),
+        (get(b"http://localhost", b"Host: localhost"), 200),
+        (get(b"http://localhost?x=1", b"Host: localhost"), 200),
+        (get(b"http://localhost/functions#evil", b"Host: localhost"), 200),
+        (get(b"http://localhost/functions", version=b"1.0"), 200),
+        (get(b"http://localhost/functions", b"Host: localhost", b"Origin: http://localhost"), 200),
+        (get(b"http://localhost/functions", b"Host: evil.example", b"Origin: http://evil.example"), 403),
+        (get(b"http://localhost/functions"), 400),  # HTTP/1.1 has Host all the same
+        (get(b"http:///functions", b"Host: localhost"), 400),
+        (get(b"ftp://localhost/functions", b"Host: localhost"), 400),
+        (get(b"localhost:8321", b"Host: localhost"), 400),
+        (get(b"*", b"Host: localhost"), 400),
+        (get(b"*", b"Host: localhost", method=b"OPTIONS"), 400),
+    ],
+)
+async def test_the_host_of_a_whole_address_replaces_the_header(rig: Rig, sent: bytes, status: int) -> None:
+    async with wire(rig) as connection:
+        await connection.send(sent)
+        got, _, body = await connection.answer()
+    assert got == status, body
+    if status == 403:
+        assert msgspec.json.decode(body)["type"] in {
+            "urn:echod:problem:foreign-host",
+            "urn:echod:problem:foreign-origin",
+        }
+    if status == 400 and b"Host" in sent:
+        assert "expected a path as the request's target" in msgspec.json.decode(body)["detail"]
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000])
 async def test_a_body_in_chunks_of_any_size_is_whole(rig: Rig, size: int) -> None:
     body = msgspec.json.encode({"text": "x" * 500, "n": [1, 2, 3]})

@@ -3,6 +3,7 @@
 uvicorn parses with llhttp in its strict mode, which refuses bare line feeds, folded headers, NULs, a length beside a
 transfer coding, two lengths and bad chunk sizes. What it lets through and we do not: codings other than `chunked`, a
 coding in HTTP/1.0, versions other than 1.0 and 1.1, CONNECT, heads and trailers without bound, and time without end.
+The host of a target that is a whole address stands in for `Host`, as RFC 9112 has it (section 3.2.2).
 
 A timer stands only while a head or body is incomplete after a read: a request that arrives whole costs none, an idle
 connection only uvicorn's own for keep-alive. RFC 9112 has the rules, section 11.2 the reasons.
@@ -22,6 +23,7 @@ from uvicorn.server import ServerState
 
 from echod.gateway.guard import SECURITY_HEADERS
 from echod.gateway.problems import MEDIA_TYPE, Problem
+from echod.gateway.target import EXPECTED, Misformed, origin_form
 
 _MOST_FRAMING = 16  # bytes sent for each byte of a body: a chunk of one byte takes six
 _READ_BYTES = 256 * 1024  # the most that one read of the transport holds
@@ -87,6 +89,8 @@ class Connection(HttpToolsProtocol):
             parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             upgrades = True
+        except httptools.HttpParserInvalidURLError:
+            self._spoil("bad-request", EXPECTED)
         except httptools.HttpParserError:
             self._spoil("bad-request", "expected a well-formed HTTP/1.1 request")
         if self._refusal is not None:
@@ -124,7 +128,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._disarm()
         self._part, self._body_bytes, self._raw_bytes, self._began = "body", 0, 0, self.loop.time()
-        if self._refusal is None and (fault := self._fault()):
+        if self._refusal is None and (fault := self._fault() or self._take_target()):
             self._spoil("bad-request", fault)
         if self._refusal is None:
             super().on_headers_complete()
@@ -165,6 +169,16 @@ class Connection(HttpToolsProtocol):
             return "expected Transfer-Encoding: chunked alone, in HTTP/1.1"
         if version == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
             return "expected one Host header"
+        return None
+
+    def _take_target(self) -> str | None:
+        """Have the path alone as the address, and a host that the target names as `Host`; or say what is wrong with it."""
+        try:
+            self.url, host = origin_form(self.url)
+        except Misformed as error:
+            return str(error)
+        if host is not None:  # in place: the scope has this list
+            self.headers[:] = [header for header in self.headers if header[0] != b"host"] + [(b"host", host)]
         return None
 
     def _spoil(self, slug: str, detail: str) -> None:
