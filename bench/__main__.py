@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.flood import flood
 from bench.node import TOKEN, Node, running
 from echod.bus import Bus
 from echod.cli.client import Client
@@ -22,6 +23,7 @@ from echofn.manifest import Policy
 
 NIL = msgspec.msgpack.encode(None)
 BULK = 500
+FLOOD = 2_800
 
 
 async def ended(bus: Bus, queue: str, job_id: JobId, timeout_s: float = 30.0) -> Job:
@@ -53,8 +55,7 @@ async def drain(node: Node, queue: str = "load.noop") -> str:
     minted = time.perf_counter() - began
     before, began = node.cpu_s(), time.perf_counter()
     await bus.resume(queue)
-    while (stats := (await bus.stats([queue]))[queue]).pending or stats.active:
-        await asyncio.sleep(0.02)  # the drain happens in another process
+    await settled(bus, queue)
     took = time.perf_counter() - began
     cost = (node.cpu_s() - before) / jobs * 1e6
     rates = f"{jobs / took:,.0f} jobs/s, minted {jobs / minted:,.0f}/s in calls of {BULK}"
@@ -206,8 +207,34 @@ def _answers(client: Client, name: str, text: str) -> None:
         pass
 
 
+async def floods(node: Node) -> str:
+    """2,800 requests at once, on as many new connections, to a process that has answered none yet; and once more, warm.
+
+    Accepted are a few hundred, quickly; the rest is told to come again. /healthz, asked without pause beside them, has
+    what the loop was late by.
+    """
+    host, _, port = node.url.removeprefix("http://").partition(":")
+    head = ["POST /functions/load.noop HTTP/1.1", "Host: localhost", f"Authorization: Bearer {TOKEN}"]
+    request = "\r\n".join([*head, "Content-Type: application/json", "Content-Length: 4", "", "null"]).encode()
+    told: list[str] = []
+    for when in ("fresh", "warm"):
+        seen = await asyncio.to_thread(flood, (host, int(port)), request, FLOOD)
+        took, turned = seen.accepted_ms(), seen.count(429, 503)
+        rest = f", {FLOOD - len(took) - turned} unanswered" if len(took) + turned < FLOOD else ""
+        late = f"loop late by {spread(seen.probes)}"
+        told.append(f"{when}: {len(took)} accepted {spread(took)}, {turned} told to come again{rest}; {late}")
+        await settled(node.bus, "load.noop")
+    return " | ".join(told)
+
+
+async def settled(bus: Bus, queue: str) -> None:
+    """Once no job of it is waiting or running."""
+    while (stats := (await bus.stats([queue]))[queue]).pending or stats.active:
+        await asyncio.sleep(0.02)  # in another process
+
+
 BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
-    bench.__name__: bench for bench in (drain, batches, dispatch, late, cron, crash, idle, deploy, rollback)
+    bench.__name__: bench for bench in (drain, batches, dispatch, late, cron, crash, idle, floods, deploy, rollback)
 }
 
 

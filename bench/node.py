@@ -74,7 +74,7 @@ async def running(*, deploys: bool = False) -> AsyncIterator[Node]:
     )
     bus: Bus | None = None
     try:
-        bus = await _connected(state / "valkey.sock", process, place / "log", port=port if deploys else None)
+        bus = await _connected(state / "valkey.sock", process, place / "log", port, needs_version=not deploys)
         yield Node(process, bus, f"http://127.0.0.1:{port}", place)
     finally:
         if bus:
@@ -94,7 +94,7 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def _connected(path: Path, process: subprocess.Popen[bytes], log: Path, *, port: int | None) -> Bus:
+async def _connected(path: Path, process: subprocess.Popen[bytes], log: Path, port: int, *, needs_version: bool) -> Bus:
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
         if process.poll() is not None:
@@ -102,7 +102,7 @@ async def _connected(path: Path, process: subprocess.Popen[bytes], log: Path, *,
         try:
             bus = await Bus.open(f"unix://{path}")
             active, _ = await bus.active()
-            if active or (port and _listens(port)):
+            if _listens(port) and (active or not needs_version):
                 await bus.join(NodeId(branded("NOD", os.getpid())))
                 return bus
             await bus.close()

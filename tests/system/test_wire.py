@@ -17,7 +17,8 @@ import uvloop
 
 from echod.gateway.connection import Bounds
 from echod.gateway.limits import Aim, Crowd, Lag, Pace
-from unit.gateway.kit import Rig, Valkey, serving
+from echod.model.job import Done
+from unit.gateway.kit import Rig, Valkey, hold, serving
 
 QUICK = Bounds(head_s=0.4, body_s=0.5, body_rate=1000, linger_s=0.3, head_bytes=4096, headers=20)
 
@@ -477,6 +478,50 @@ def test_a_turn_of_the_loop_takes_in_more_than_one_connection(server: Valkey) ->
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(turns()) < 32
+
+
+async def test_of_what_lay_unread_for_too_long_most_is_turned_away_at_once(rig: Rig) -> None:
+    """A flood waits in the kernel, where the loop does not see it: accepted in turn, all of it would be late."""
+    rig.desk.intake.lag = Lag(Pace(flood=8))
+    rig.desk.intake.crowd = Crowd(Aim(first=1000, most=1000))
+    sent = post(b"Content-Length: 1") + b"1"
+    with contextlib.ExitStack() as stack:
+        flood = [stack.enter_context(socket.create_connection(rig.server.address)) for _ in range(100)]
+        for connection in flood:
+            connection.sendall(sent)
+        time.sleep(0.4)  # noqa: ASYNC251  # what keeps the loop
+        loop, answers = asyncio.get_running_loop(), list[bytes]()
+        for connection in flood:
+            connection.setblocking(False)
+            answers.append(await loop.sock_recv(connection, 4096))
+        refused = [said for said in answers if said.startswith(b"HTTP/1.1 503")]
+        assert 64 < len(refused) < 100
+        assert sum(said.startswith(b"HTTP/1.1 202") for said in answers) == 100 - len(refused) == await minted(rig)
+        assert b"ms behind" in refused[0]
+        assert b"retry-after: 1\r\n" in refused[0]
+        assert b"content-security-policy:" in refused[0]
+        assert await loop.sock_recv(flood[answers.index(refused[0])], 4096) == b""  # and its connection is given up
+    async with wire(rig) as connection:
+        await connection.send(GET.replace(b"/functions", b"/healthz"))
+        assert (await connection.answer())[0] == 200
+        await connection.send(sent)  # the next one did not lie there
+        assert (await connection.answer())[0] == 202
+
+
+@pytest.mark.parametrize("second", [post(b"Content-Length: 1") + b"1", post(CHUNKED, CHUNKED)])
+async def test_what_is_turned_away_behind_another_does_not_answer_for_it(rig: Rig, second: bytes) -> None:
+    async with wire(rig) as connection:
+        await connection.send(post(b"Content-Length: 1", b"Prefer: wait=20") + b"1")
+        job = await rig.claim("hello.any")
+        rig.desk.intake.crowd.size = 1_000_000
+        await connection.send(second)
+        probe = post(b"Content-Length: 1") + b"1"
+        async with wire(rig) as other:  # read after it
+            await other.send(probe)
+            assert (await other.answer())[0] == 503
+        await rig.settle("hello.any", Done(hold(job), rig.record(job), msgspec.msgpack.encode("first")))
+        assert (await connection.answer())[::2] == (200, b'"first"')
+        assert await connection.ended() == b""
 
 
 async def test_a_late_loop_turns_requests_away_and_takes_them_again_once_it_is_not(rig: Rig) -> None:

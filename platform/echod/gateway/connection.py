@@ -12,6 +12,10 @@ connection only uvicorn's own for keep-alive. RFC 9112 has the rules, section 11
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
+import sys
 from typing import Any, Literal, cast
 
 import httptools
@@ -21,11 +25,14 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from echod.gateway.guard import SECURITY_HEADERS
+from echod.gateway.guard import ANY_HOST, SECURITY_HEADERS
+from echod.gateway.limits import Intake
 from echod.gateway.problems import MEDIA_TYPE, Problem
 from echod.gateway.target import EXPECTED, Misformed, origin_form
 
 _MOST_FRAMING = 16  # bytes sent for each byte of a body: a chunk of one byte takes six
+_ALWAYS = tuple(path.encode() for path in ANY_HOST)  # answered in a flood, too
+_LAST_RECEIVED = struct.Struct("=52xI")  # tcpi_last_data_recv of the kernel's struct tcp_info, in milliseconds
 _READ_BYTES = 256 * 1024  # the most that one read of the transport holds
 
 
@@ -47,6 +54,7 @@ class Connection(HttpToolsProtocol):
     """uvicorn's connection within `Bounds`."""
 
     bounds = Bounds()
+    intake: Intake | None = None  # None: all are taken
 
     def __init__(
         self,
@@ -59,6 +67,7 @@ class Connection(HttpToolsProtocol):
         self._part: Literal["idle", "head", "body"] = "idle"
         self._refusal: Problem | None = None
         self._is_ended = False  # nothing more is read
+        self._is_begun = False  # the request being read has a cycle, which answers it
         self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the head being read, by what was parsed
         self._raw_bytes = 0  # received while it was being read
@@ -103,7 +112,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._disarm()
-        self._part = "head"
+        self._part, self._is_begun = "head", False
         self._head_bytes = self._raw_bytes = self._trailers = 0
 
     def on_url(self, url: bytes) -> None:
@@ -131,7 +140,10 @@ class Connection(HttpToolsProtocol):
         if self._refusal is None and (fault := self._fault() or self._take_target()):
             self._spoil("bad-request", fault)
         if self._refusal is None:
+            self._refusal = self._turned_away()
+        if self._refusal is None:
             super().on_headers_complete()
+            self._is_begun = True
             if not self.cycle.keep_alive:
                 self.cycle.transport = _Gentle(self)  # type: ignore[assignment]  # all that a cycle uses of one
 
@@ -172,7 +184,7 @@ class Connection(HttpToolsProtocol):
         return None
 
     def _take_target(self) -> str | None:
-        """Have the path alone as the address, and a host that the target names as `Host`; or say what is wrong with it."""
+        """Have the path alone as the address, a host that the target names as `Host`; or say what is wrong with it."""
         try:
             self.url, host = origin_form(self.url)
         except Misformed as error:
@@ -180,6 +192,22 @@ class Connection(HttpToolsProtocol):
         if host is not None:  # in place: the scope has this list
             self.headers[:] = [header for header in self.headers if header[0] != b"host"] + [(b"host", host)]
         return None
+
+    def _turned_away(self) -> Problem | None:
+        """The problem of a request that there is no room for: said before anything is made for it, and the cheapest."""
+        if self.intake is None or self.url.partition(b"?")[0] in _ALWAYS:
+            return None
+        return self.intake.turned_away(self._unread_s() if self.intake.lag.is_busy else None)
+
+    def _unread_s(self) -> float:
+        """How long what came last lay in the kernel before it was read (tcp(7), TCP_INFO); 0 where that is not told."""
+        if sys.platform != "linux":
+            return 0.0
+        transport = self.transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):
+            told = transport.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED.size)
+            return int(_LAST_RECEIVED.unpack(told)[0]) / 1000
+        return 0.0
 
     def _spoil(self, slug: str, detail: str) -> None:
         """Note why this connection ends; the parser's callbacks do nothing from here on."""
@@ -253,12 +281,13 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, problem: Problem) -> None:
         """End the connection with a problem, where that cannot be taken for the answer to an earlier request."""
         self._is_ended = True
-        if self._part == "body" and self.pipeline:  # its request was not begun, and never will be
+        is_own = self._part == "body" and self._is_begun  # the cycle that came last is this request's
+        if is_own and self.pipeline:  # it was not begun, and never will be
             self.pipeline.popleft()
-        elif self._is_answered() or (self._part == "body" and not self.cycle.response_started):
+        elif self._is_answered() or (is_own and not self.cycle.response_started):
             self.transport.write(_raw(problem))
             self.end()
-        elif self._part == "body":
+        elif is_own:
             self.end()
         else:  # the earlier request is answered first
             self._disarm()

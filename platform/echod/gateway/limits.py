@@ -5,7 +5,8 @@ to do while nobody asks. The second is found as TCP finds it: the bound grows by
 enough, and is cut when a request under it was not (RFC 5681, additive increase, multiplicative decrease). A burst that
 one turn of the loop takes in shows no lateness yet; it is this bound that it meets. The third is measured by a timer
 that stands only in the second after a request came: what it rings late by, smoothed, is how long every other request
-waits, whatever keeps the loop.
+waits, whatever keeps the loop. What waits in the kernel, to be accepted or read, the loop does not see: many requests
+in a row that lay there for too long are lateness, too.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Buckets:
         return 0.0
 
 
+_SOME = 8
 _INERTIA = 8  # samples it takes for lateness to show: a cold start imports for a second or two, and is no overload
 
 
@@ -72,20 +74,36 @@ class Lag:
         self._timer: asyncio.TimerHandle | None = None
         self._expected = self._until = 0.0
         self._arrivals = 0  # in the sample being taken
+        self._was_busy = False  # in the one before it
+        self._overdue = 0  # requests in a row that lay unread for too long
+        self._unread_s = 0.0  # the last of them
         self.seconds = 0.0
 
     @property
     def is_late(self) -> bool:
-        return self.is_watching and self.seconds > self._pace.late_s
+        return self.is_watching and self.behind_s > self._pace.late_s
+
+    @property
+    def behind_s(self) -> float:
+        """How long a request waits now."""
+        return max(self.seconds, self._unread_s if self._overdue >= self._pace.flood else 0.0)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether so many came lately that it is worth asking how long each had lain unread."""
+        return self._was_busy or self._arrivals >= _SOME
 
     @property
     def is_watching(self) -> bool:
         return self._timer is not None
 
-    def arrived(self) -> None:
-        """A request came: watch for a while."""
+    def arrived(self, unread_s: float | None = None) -> None:
+        """A request came, and had lain in the kernel for so long, None where that was not asked: watch for a while."""
         loop = asyncio.get_running_loop()
         self._arrivals += 1
+        if unread_s is not None:
+            self._overdue = self._overdue + 1 if unread_s > self._pace.late_s else 0
+            self._unread_s = unread_s
         self._until = loop.time() + self._pace.watched_s
         if self._timer is None:
             self.seconds = 0.0
@@ -106,7 +124,10 @@ class Lag:
         self.seconds += (min(late_s, self._pace.most_s) - self.seconds) / _INERTIA
         if self._arrivals >= self._pace.flood:
             self.seconds = max(self.seconds, min(late_s, self._pace.worst_s))
+        self._was_busy = self._arrivals >= _SOME
         self._arrivals = 0
+        if not self._was_busy:
+            self._overdue = 0
         self._timer = None
         if loop.time() < self._until:
             self._arm(loop)
@@ -188,7 +209,7 @@ def busy(why: str) -> Problem:
 
 
 class Intake:
-    """What a gateway takes in. `check` raises the problem that a request too many is."""
+    """What a gateway takes in. A flood is turned away by its connections, before anything is made for a request."""
 
     def __init__(self, config: Config) -> None:
         limit = config.request_limit
@@ -198,13 +219,15 @@ class Intake:
         self.lag = Lag()
         self.crowd = Crowd()
 
-    def check(self, method: str, path: str, client: str) -> None:
-        """Count a request. Raises `busy`, or `too-many-requests` with when to come again."""
-        self.lag.arrived()
+    def turned_away(self, unread_s: float | None) -> Problem | None:
+        """Count a request, which lay in the kernel for so long; `busy` where there is no room for it."""
+        self.lag.arrived(unread_s)
         if self.lag.is_late:
-            raise busy(f"this gateway is {self.lag.seconds * 1000:.0f} ms behind")
-        if self.crowd.is_full:
-            raise busy("expected fewer requests at once")
+            return busy(f"this gateway is {self.lag.behind_s * 1000:.0f} ms behind")
+        return busy("expected fewer requests at once") if self.crowd.is_full else None
+
+    def check(self, method: str, path: str, client: str) -> None:
+        """Take a request's token. Raises `too-many-requests` with when to come again."""
         now_s = asyncio.get_running_loop().time()
         wait_s = 0.0
         if self._logins is not None and method == "POST" and path == "/login":

@@ -21,6 +21,7 @@ from echod.gateway.connection import Bounds, Connection
 
 DRAIN_S = 3
 _ACCEPTS = 16  # connections a turn of the loop: libuv takes one for each descriptor, and a busy turn is a long one
+_BACKLOG = 65_535  # the kernel takes what net.core.somaxconn allows; whom it has no room for asks again in 1, 3, 7 s
 _TICK_S = 1.0  # uvicorn writes the Date header anew
 
 
@@ -49,13 +50,14 @@ class Server:
         settings = uvicorn.Config(
             self._app,
             loop="none",
-            http=type("Bounded", (Connection,), {"bounds": self._bounds}),
+            http=type("Bounded", (Connection,), {"bounds": self._bounds, "intake": self._app.state.desk.intake}),
             ws="none",
             lifespan="on",
             log_config=None,
             access_log=False,
             proxy_headers=False,
             server_header=False,
+            backlog=_BACKLOG,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=DRAIN_S,
         )
@@ -115,7 +117,7 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
-        return socket.create_server(address[:2], family=family, backlog=2048)
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise Refused(

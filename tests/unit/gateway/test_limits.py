@@ -9,7 +9,7 @@ import time
 import pytest
 
 from echod.config import Config
-from echod.gateway.limits import Aim, Buckets, Crowd, Intake, Lag, Work
+from echod.gateway.limits import Aim, Buckets, Crowd, Intake, Lag, Pace, Work
 from echod.gateway.problems import Problem
 
 
@@ -85,6 +85,20 @@ async def test_a_stall_that_many_requests_make_is_lateness_at_once() -> None:
         await asyncio.sleep(0.001)
         assert lag.is_late == is_late
         lag.close()
+
+
+async def test_many_in_a_row_that_lay_unread_are_lateness_until_one_did_not() -> None:
+    lag = Lag(Pace(flood=16, late_s=0.25))
+    for _ in range(16):
+        assert not lag.is_late
+        lag.arrived(0.5)
+    assert lag.is_late
+    assert lag.behind_s == 0.5
+    lag.arrived()  # not asked
+    assert lag.is_late
+    lag.arrived(0.1)
+    assert not lag.is_late
+    lag.close()
 
 
 def test_a_crowd_may_grow_while_it_is_answered_in_time_and_is_cut_when_not() -> None:
