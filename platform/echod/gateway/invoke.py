@@ -34,13 +34,11 @@ async def invoke(desk: Desk, request: Request) -> Response:
     """Mint a job of the function in the path, and wait for it where asked."""
     now_ms = desk.bus.clock.now_ms()
     pinned = request.headers.get("echo-version")
-    version, function = await _function(desk, request.path_params["name"], pinned)
+    version, function = await function_of(desk, request.path_params["name"], pinned)
     calls.check_callable(function)
     wishes = wishes_of(request.headers, now_ms)
-    body = await request.body()
-    payload = payload_of(body, request.headers)
-    if payload.packed == NIL:
-        payload = stored(function.default_payload)
+    given = payload_of(await request.body(), request.headers)
+    payload = stored(function.default_payload) if given.packed == NIL else given
     desk.schemas.check(version, function, payload.seen, len(payload.packed))
     call = calls.Call(
         value=payload.value,
@@ -51,7 +49,7 @@ async def invoke(desk: Desk, request: Request) -> Response:
         priority=wishes.priority,
         unique=wishes.unique,
         key=wishes.key,
-        digest=hashlib.sha256(body).hexdigest() if wishes.key is not None else "",
+        digest=hashlib.sha256(given.packed).hexdigest() if wishes.key is not None else "",
         version=wishes.version,
     )
     mint = calls.mint_of(function, call, desk.bus.new_job_id(), wait=desk.bus.wait_channel if wishes.wait_s else "")
@@ -62,7 +60,7 @@ async def invoke(desk: Desk, request: Request) -> Response:
     return await accepted(desk, function.name, minted, is_later)
 
 
-async def _function(desk: Desk, name: str, pinned: str | None) -> tuple[str, Function]:
+async def function_of(desk: Desk, name: str, pinned: str | None) -> tuple[str, Function]:
     """The function to mint for and the version whose word counts: the active one, or the one that Echo-Version pins."""
     active = desk.active()
     if pinned is None or pinned == active.version:
@@ -121,15 +119,21 @@ async def _disconnected(request: Request) -> None:
 async def accepted(
     desk: Desk, queue: str, minted: Minted, is_later: bool, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """202: the job is there. One that was there before may have come any way since."""
+    """202: the job is there."""
+    state = await state_of(desk, queue, minted, is_later=is_later)
+    url = f"/jobs/{minted.id}"
+    view = {"id": minted.id, "function": queue, "state": state, "url": url}
+    return answer(view, status=202, headers={"Location": url, "Echo-Job": minted.id, **(headers or {})})
+
+
+async def state_of(desk: Desk, queue: str, minted: Minted, *, is_later: bool) -> str:
+    """Of a job that was just minted. One that was there before may have come any way since."""
     state: str = "scheduled" if is_later else "pending"
     if minted.duplicate:
         with contextlib.suppress(BusError):
             job = await desk.bus.job(minted.id, queue=queue)
             state = job.state if job else state
-    url = f"/jobs/{minted.id}"
-    view = {"id": minted.id, "function": queue, "state": state, "url": url}
-    return answer(view, status=202, headers={"Location": url, "Echo-Job": minted.id, **(headers or {})})
+    return state
 
 
 def _result(job: Job, headers: dict[str, str]) -> Response:

@@ -44,14 +44,26 @@ class Payload:
 
 def payload_of(body: bytes, headers: Mapping[str, str]) -> Payload:
     """The payload in a body. Raises the problem that it is: unsupported, unreadable, not to be carried, too large."""
+    value, is_json = body_of(body, headers)
+    return payload_in(value, is_json=is_json)
+
+
+def body_of(body: bytes, headers: Mapping[str, str]) -> tuple[object, bool]:
+    """The value in a body, and whether it is JSON; an empty one is None. Raises the problem that it is."""
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding not in {"", "identity"}:
         raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {encoding[:40]!r}")
     if not body:
-        return Payload(None, NIL, None)
+        return None, False
     media_type = _media_type(headers.get("content-type", ""))
     is_json = media_type in _JSON or media_type.endswith("+json")
-    value = _json_value(body) if is_json else _msgpack_value(body)
+    return (_json_value(body) if is_json else _msgpack_value(body)), is_json
+
+
+def payload_in(value: object, *, is_json: bool) -> Payload:
+    """A value as a payload. Raises the problem of one that cannot be carried, or is too large."""
+    if value is None:
+        return Payload(None, NIL, None)
     packed = _packed(value)
     if len(packed) > MAX_PAYLOAD_BYTES:
         raise Problem("too-large", f"expected at most {MAX_PAYLOAD_BYTES} bytes of msgpack, got {len(packed)}")

@@ -35,6 +35,24 @@ class Accepted(msgspec.Struct):
     url: str
 
 
+class OrderTold(msgspec.Struct):
+    """What became of one order: a job as in Accepted, or a problem alone."""
+
+    id: JobText | msgspec.UnsetType = msgspec.UNSET
+    function: str | msgspec.UnsetType = msgspec.UNSET
+    state: State | msgspec.UnsetType = msgspec.UNSET
+    url: str | msgspec.UnsetType = msgspec.UNSET
+    problem: ProblemShape | msgspec.UnsetType = msgspec.UNSET
+
+
+class OrdersTaken(msgspec.Struct):
+    """For each order, in their order, its job or its problem."""
+
+    jobs: list[OrderTold]
+    minted: Count
+    refused: Count
+
+
 class ErrorShape(msgspec.Struct, rename={"kind": "type"}):
     """Why a run ended badly."""
 

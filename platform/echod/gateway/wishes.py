@@ -6,6 +6,7 @@ A header that cannot be honoured is refused: none is ignored. `Prefer` alone may
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import msgspec
@@ -16,7 +17,7 @@ from echod.policy.calls import FURTHEST_MS, FURTHEST_PRIORITY
 from echofn.units import duration_ms
 
 WAIT_CAP_S = 60
-_MAX_KEY = 255  # as in the draft of the header's standard, and at those who made it common
+MAX_KEY = 255  # as in the draft of the header's standard, and at those who made it common
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(;.*)?", re.IGNORECASE | re.ASCII)
 
@@ -42,9 +43,9 @@ def wishes_of(headers: Headers, now_ms: int) -> Wishes:
         if durable.strip().lower() != "fsync":
             raise Problem("bad-header", f"Echo-Durable: expected fsync, got {durable[:40]!r}")
         raise Problem("not-implemented", "Echo-Durable: fsync is not in this version; leave the header out")
-    in_ms = _delay(_one(headers, "Echo-Delay"))
-    at_ms = _at(_one(headers, "Echo-At"), now_ms)
-    if in_ms is not None and at_ms is not None:
+    in_ms = _read(headers, "Echo-Delay", delay_ms)
+    due_ms = _read(headers, "Echo-At", lambda text: at_ms(text, now_ms))
+    if in_ms is not None and due_ms is not None:
         raise Problem("bad-header", "expected Echo-Delay or Echo-At, got both")
     return Wishes(
         wait_s=wait_seconds(",".join(headers.getlist("prefer"))),
@@ -53,7 +54,7 @@ def wishes_of(headers: Headers, now_ms: int) -> Wishes:
         priority=_priority(_one(headers, "Echo-Priority")),
         lane=_text(_one(headers, "Echo-Lane"), "Echo-Lane"),
         in_ms=in_ms,
-        at_ms=at_ms,
+        at_ms=due_ms,
         version=_one(headers, "Echo-Version"),
     )
 
@@ -75,38 +76,43 @@ def _one(headers: Headers, name: str) -> str | None:
     return values[0] if values else None
 
 
-def _delay(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        delay = duration_ms(text.strip())
-    except ValueError as error:
-        raise Problem("bad-header", f"Echo-Delay: {error}") from None
-    if not 0 <= delay <= FURTHEST_MS:
-        raise Problem("bad-header", f"Echo-Delay: expected 0 to 3660 days, got {text.strip()[:40]!r}")
-    return delay
+def delay_ms(delay: str | float) -> int:
+    """Milliseconds of "5m", or of seconds. Raises ValueError."""
+    found = duration_ms(delay)
+    if not 0 <= found <= FURTHEST_MS:
+        raise ValueError(f"expected 0 to 3660 days, got {str(delay)[:40]!r}")
+    return found
 
 
-def _at(text: str | None, now_ms: int) -> int | None:
-    if text is None:
-        return None
-    expected = "Echo-At: expected an RFC 3339 instant such as 2026-03-29T01:00:00Z"
+def at_ms(text: str, now_ms: int) -> int:
+    """The instant in milliseconds since the epoch. Raises ValueError."""
+    expected = "expected an RFC 3339 instant such as 2026-03-29T01:00:00Z"
     if not _RFC_3339.fullmatch(text.strip()):
-        raise Problem("bad-header", f"{expected}, got {text.strip()[:60]!r}")
+        raise ValueError(f"{expected}, got {text.strip()[:60]!r}")
     try:
         moment = datetime.fromisoformat(text.strip().upper())
-        at_ms = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+        found = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
     except (ValueError, OverflowError) as error:
-        raise Problem("bad-header", f"{expected}, got {text.strip()[:60]!r} ({error})") from None
-    if not 0 <= at_ms <= now_ms + FURTHEST_MS:
-        raise Problem("bad-header", f"{expected} within 3660 days from now, got {text.strip()!r}")
-    return at_ms
+        raise ValueError(f"{expected}, got {text.strip()[:60]!r} ({error})") from None
+    if not 0 <= found <= now_ms + FURTHEST_MS:
+        raise ValueError(f"{expected} within 3660 days from now, got {text.strip()!r}")
+    return found
+
+
+def _read(headers: Headers, name: str, read: Callable[[str], int]) -> int | None:
+    text = _one(headers, name)
+    if text is None:
+        return None
+    try:
+        return read(text.strip())
+    except ValueError as error:
+        raise Problem("bad-header", f"{name}: {error}") from None
 
 
 def _key(headers: Headers, header: str) -> str | None:
     key = _text(_one(headers, header), header)
-    if key is not None and not 0 < len(key) <= _MAX_KEY:
-        raise Problem("bad-header", f"{header}: expected 1 to {_MAX_KEY} characters, got {len(key)}")
+    if key is not None and not 0 < len(key) <= MAX_KEY:
+        raise Problem("bad-header", f"{header}: expected 1 to {MAX_KEY} characters, got {len(key)}")
     return key
 
 
