@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NameTaken,
         NotCallable,
         NothingListens,
+        OrdersRefused,
         QueueFull,
         Refused,
         UnknownFunction,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "AsyncJob", "Client", "Job", "Record", "Schedule"]
 __all__ += ["BusAway", "EchodError", "InvalidPayload", "InvalidSchedule", "JobFailed", "KeyConflict", "NameTaken"]
-__all__ += ["NotCallable", "NothingListens", "QueueFull", "Refused", "UnknownFunction"]
+__all__ += ["NotCallable", "NothingListens", "OrdersRefused", "QueueFull", "Refused", "UnknownFunction"]
 
 _PLACES = {
     "AsyncClient": "client.asynchronous",

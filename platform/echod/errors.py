@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 class EchodError(Exception):
@@ -30,6 +31,10 @@ class BusAway(BusError):
 
     code = "bus-away"
     exit_code = 3
+
+
+class BusAbsent(BusAway):
+    """Nobody listens at its address."""
 
 
 class BusReadOnly(BusAway):
@@ -125,6 +130,18 @@ class KeyConflict(Refused):
     def __init__(self, text: str, job: str = "") -> None:
         super().__init__(text)
         self.job = job
+
+
+class OrdersRefused(Refused):
+    """Some of many orders were refused; the others stand. `errors`: by the order's index; `jobs`: None for those."""
+
+    code = "orders-refused"
+
+    def __init__(self, errors: Mapping[int, EchodError], jobs: Sequence[Any]) -> None:
+        index, first = next(iter(sorted(errors.items())))
+        rest = "the others stand" if len(errors) < len(jobs) else "none was minted"
+        super().__init__(f"{len(errors)} of {len(jobs)} orders were refused, {rest}; order {index}: {first}")
+        self.errors, self.jobs = dict(errors), list(jobs)
 
 
 class QueueFull(EchodError):

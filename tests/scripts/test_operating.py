@@ -316,3 +316,32 @@ async def test_the_servers_state_is_told(bus: Bus) -> None:
     assert state["policy"] == "noeviction"
     assert isinstance(state["memory_bytes"], int)
     assert JobId(bus.new_job_id()).startswith("JOB")
+
+
+async def test_who_listens_is_told_of_an_end_whoever_minted_the_job(bus: Bus, server: Server) -> None:
+    (job,) = await mint(bus)
+    heard: list[str] = []
+    other = await Bus.open(server.address)
+    try:
+        for each in (bus, other):
+            each.on("ended", heard.append)
+            assert await each.listen("f", job) == "listening"
+            assert await each.listen("f", job) == "listening"  # sent again
+        claimed = await claim_one(bus)
+        await settle(bus, [done(claimed)])
+        async with asyncio.timeout(10):
+            while len(heard) < 2:
+                await asyncio.sleep(0.002)
+        assert heard == [job, job]
+        assert await bus.listen("f", job) == "ended"
+        assert await bus.listen("f", JobId("JOB00000000000")) == "unknown"
+        audit(server, "f")
+    finally:
+        await other.close()
+
+
+async def test_at_most_eight_listen_to_a_job_the_last_that_asked(bus: Bus, server: Server) -> None:
+    (job,) = await mint(bus)
+    for number in range(10):
+        await bus.run("listen", "f", id=job, channel=f"c{number}")
+    assert server.command("HGET", f"emq:{{f}}:job:{job}", "wt") == b"\n".join(b"c%d" % n for n in range(9, 1, -1))

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from typing import Any
 import pytest
 
 import echod
+from echod.bus import Bus
 from nodes import Node, environment, until
 
 FILES = {
@@ -166,6 +168,39 @@ def test_many_are_enqueued_in_their_order(client: echod.Client, shop: Any) -> No
     jobs = client.enqueue_many(shop.pack, [shop.Order(number, f"t{number % 7}") for number in range(600)])
     assert len({job.id for job in jobs}) == 600
     assert [job.result(60).order for job in jobs[::97]] == list(range(0, 600, 97))
+
+
+def test_of_many_those_that_cannot_be_are_named_and_the_others_stand(client: echod.Client, shop: Any) -> None:
+    with pytest.raises(
+        echod.OrdersRefused, match=r"2 of 40 orders were refused, the others stand; order 7: "
+    ) as raised:
+        client.enqueue_many("shop.pack", [{"id": "x" if number in (7, 31) else number} for number in range(40)])
+    assert {number: error.faults[0]["path"] for number, error in raised.value.errors.items()} == {7: "$.id", 31: "$.id"}
+    assert [number for number, job in enumerate(raised.value.jobs) if job is None] == [7, 31]
+    assert raised.value.jobs[39].result(60)["order"] == 39
+    with pytest.raises(echod.OrdersRefused, match=r"3 of 3 orders were refused, none was minted; .*did you mean"):
+        client.enqueue_many("shop.pac", [1, 2, 3])
+    with pytest.raises(echod.InvalidPayload, match="order 1: "):
+        client.enqueue_many(shop.pack, [shop.Order(1), {"id": "x"}])
+
+
+def test_who_waits_for_a_result_is_told_and_hardly_looks(node: Node, client: echod.Client, shop: Any) -> None:
+    job = client.job(client.enqueue(shop.pack, shop.Order(1), delay="4s").id)  # of which it knows the id alone
+
+    async def info() -> str:
+        bus = await Bus.open(address(node, "bus"))
+        try:
+            return str((await bus.link.command("INFO", "commandstats")).decode())
+        finally:
+            await bus.close()
+
+    def reads() -> int:
+        found = re.search(r"cmdstat_hgetall:calls=(\d+)", asyncio.run(info()))
+        return int(found[1]) if found else 0
+
+    before = reads()
+    assert job.result(60)["order"] == 1
+    assert reads() - before < 7
 
 
 def test_options_say_what_the_policy_does_not(client: echod.Client, shop: Any) -> None:

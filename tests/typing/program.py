@@ -42,6 +42,10 @@ def of_a_thread(client: echod.Client) -> None:
     assert_type(client.enqueue("shop.pack", {"id": 1}).result(), Any)
     assert_type(client.enqueue_many(weigh, [Order(1)])[0].result(), float)
     client.repeat("nightly", pack, cron="0 2 * * *", tz="Europe/Berlin", payload=Order(1))
+    client.repeat("nightly", weigh, every="1h", payload=Order(1), missed="all", cap=3)
+    client.repeat("nightly", pack, every="1h")  # with the payload that is its own
+    client.repeat("hourly", ping, every="1h")
+    client.repeat("hourly", "shop.pack", every="1h", payload={"id": 1})
 
     client.enqueue(pack, 7)  # type: ignore
     client.enqueue(pack, {"id": 1})  # type: ignore
@@ -51,6 +55,9 @@ def of_a_thread(client: echod.Client) -> None:
     client.enqueue_many(pack, [1, 2])  # type: ignore
     client.repeat("nightly", pack, corn="0 2 * * *")  # type: ignore
     client.repeat("nightly", pack, every="1h", missed="never")  # type: ignore
+    client.repeat("nightly", pack, every="1h", payload={"id": 1})  # type: ignore
+    client.repeat("nightly", weigh, every="1h", payload="text")  # type: ignore
+    client.repeat("hourly", ping, every="1h", payload=5)  # type: ignore
 
 
 async def of_a_loop(client: echod.AsyncClient) -> None:
@@ -58,5 +65,10 @@ async def of_a_loop(client: echod.AsyncClient) -> None:
     assert_type(await (await client.enqueue(weigh, Order(1))).result(), float)
     assert_type(await (await client.enqueue(beat)).result(), bytes)
 
+    assert_type(await client.repeat("nightly", pack, cron="0 2 * * *", payload=Order(1)), echod.Schedule)
+    await client.repeat("hourly", beat, every="1h")
+
     await client.enqueue(weigh, 1.5)  # type: ignore
+    await client.repeat("nightly", pack, cron="0 2 * * *", payload=7)  # type: ignore
+    await client.repeat("nightly", pack, corn="0 2 * * *")  # type: ignore
     await client.enqueue(pack, Order(1), until="done")  # type: ignore

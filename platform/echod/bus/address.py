@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from echod.errors import BusAway, BusUnfit
+from echod.errors import BusAbsent, BusAway, BusUnfit
 
 P = TypeVar("P", bound=asyncio.Protocol)
 _PATH_LIMIT = 100  # sun_path holds 108 bytes
@@ -96,9 +96,9 @@ async def connect(address: Address, factory: Callable[[], P]) -> P:
             transport, protocol = await loop.create_connection(factory, address.host, address.port, ssl=address.tls)
             _keep_alive(transport.get_extra_info("socket"))
     except OSError as error:
-        raise BusAway(
-            f"no bus answers at {where(address)}: {error.strerror or error}; start it, or give another address"
-        ) from None
+        text = f"no bus answers at {where(address)}: {error.strerror or error}; start it, or give another address"
+        is_absent = isinstance(error, ConnectionRefusedError | FileNotFoundError | socket.gaierror)
+        raise (BusAbsent if is_absent else BusAway)(text) from None
     return protocol
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never, cast
 
 import msgspec
 
@@ -128,6 +128,11 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, D
                 case _:
                     assert_never(said)
         raise BusAway("the bus took none of several fresh ids; send the request again")
+
+    async def listen(self, queue: str, id: str) -> Literal["listening", "ended", "unknown"]:
+        """Have the end of a job told on our channel, whoever minted it: listeners of "ended" hear of it."""
+        said = (await self.run("listen", queue, id=id, channel=self.wait_channel)).decode()
+        return cast('Literal["listening", "ended", "unknown"]', said)
 
     async def _check_server(self) -> None:
         sent_ms = monotonic_ms()

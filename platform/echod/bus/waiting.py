@@ -1,12 +1,13 @@
 """Who waits for which job to end. The settle of a job minted with our channel tells it; one subscription serves all.
 
-A lost message is made good: after a reconnect every waiter looks at its job once, and a waiter whose job was minted by
-somebody else (a duplicate, whose news goes to the first caller's gateway) looks every so often.
+Who waits for a job that somebody else minted asks the bus to be told, too. A lost message is made good: every waiter
+looks at its job after a reconnect, and now and then; more often where the bus could not be asked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -16,8 +17,8 @@ from echod.model.ids import JobId
 from echod.model.job import Job
 
 ENDED = ("done", "dead", "cancelled")
-_LOOK_S = (0.05, 1.0)  # first and longest wait between two looks at a job that nobody tells us about
-_CHECK_S = 5.0  # between looks at our own job: its news can be lost with a connection
+_LOOK_S = (0.05, 1.0)  # first and longest wait between two looks at a job whose news could not be asked for
+_CHECK_S = 5.0  # between looks at any other: news can be lost with a connection
 
 
 class Waiting:
@@ -56,10 +57,15 @@ class Waiting:
     async def ended(self, job: JobId, queue: str, event: asyncio.Event, seconds: float, *, told: bool) -> Job | None:
         """The record of `job` once it ended, or None when it did not within `seconds`, or the bus cannot say.
 
-        `told`: its news comes to us; else it is looked at in growing intervals.
+        `told`: its news comes to us; else that is asked for.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
+        if not told:
+            with contextlib.suppress(BusError):  # full, or away: it is looked at instead
+                told = await self._bus.listen(queue, job) == "listening"
+                if not told:
+                    event.set()
         pause = _CHECK_S if told else _LOOK_S[0]
         while True:
             left = deadline - loop.time()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Concatenate, Generic, Protocol, Self, TypeVar, Unpack, overload
 
@@ -15,15 +14,18 @@ from echod.client.orders import (
     Record,
     Repeat,
     RepeatOptions,
+    RuleOptions,
     Schedule,
+    Target,
     Ticket,
+    check_options,
     order_of,
     repeat_of,
     result_of,
     target_of,
 )
 from echod.config import DEFAULT_PORT
-from echod.errors import JobFailed, Refused, TimedOut
+from echod.errors import EchodError, InvalidPayload, JobFailed, OrdersRefused, Refused, TimedOut
 from echod.model.job import State
 from echofn.context import Context
 
@@ -31,7 +33,6 @@ P = TypeVar("P")
 R = TypeVar("R")
 Bare = Callable[[], R] | Callable[[Context], R]  # a handler that takes no payload
 PATIENCE_S = 30.0
-AT_ONCE = 256  # orders of enqueue_many under way
 BUSES = ("valkey://", "valkeys://", "redis://", "rediss://", "unix://")
 
 
@@ -39,6 +40,7 @@ class Door(Protocol):
     """A way to an echod: over HTTP, or straight to the bus. Both refuse with the same errors."""
 
     async def enqueue(self, order: Order) -> Ticket: ...
+    async def enqueue_many(self, orders: Sequence[Order]) -> list[Ticket | EchodError]: ...
     async def record(self, id: str, function: str | None) -> Record: ...
     async def ended(self, id: str, function: str | None, timeout_s: float | None) -> Record | None: ...
     async def cancel(self, id: str, function: str | None) -> bool: ...
@@ -149,7 +151,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Hang up, for good."""
         await self._door.close()
 
     @overload
@@ -176,6 +178,7 @@ class AsyncClient:
 
         Raises UnknownFunction, InvalidPayload, QueueFull, KeyConflict; BusAway or NothingListens when no answer came.
         """
+        check_options("enqueue", options, Options.__optional_keys__)
         target = target_of(function, self._package)
         order = order_of(target, function, payload, **options)
         return self._job(await self._door.enqueue(order), target.result_type)
@@ -201,28 +204,39 @@ class AsyncClient:
     ) -> list[AsyncJob[Any]]:
         """A job for each payload, in their order. All payloads are checked by their type before the first is minted.
 
-        Raises what `enqueue` does, for the first that cannot be minted; others may have been by then.
+        Raises OrdersRefused where some were refused: it says which and why, and has the jobs of the others.
         """
+        check_options("enqueue_many", options, ManyOptions.__optional_keys__)
         target = target_of(function, self._package)
-        orders = [order_of(target, function, payload, **options) for payload in payloads]
-        jobs: list[AsyncJob[Any]] = []
-        for start in range(0, len(orders), AT_ONCE):
-            some = (self._door.enqueue(order) for order in orders[start : start + AT_ONCE])
-            for told in await asyncio.gather(*some, return_exceptions=True):
-                if isinstance(told, BaseException):
-                    raise told
-                jobs.append(self._job(told, target.result_type))
-        return jobs
+        orders = [_numbered(number, target, function, payload, options) for number, payload in enumerate(payloads)]
+        if not orders:
+            return []
+        told = await self._door.enqueue_many(orders)
+        errors = {number: each for number, each in enumerate(told) if isinstance(each, EchodError)}
+        jobs = [None if isinstance(each, EchodError) else self._job(each, target.result_type) for each in told]
+        if errors:
+            raise OrdersRefused(errors, jobs)
+        return [job for job in jobs if job is not None]
 
     def job(self, id: str, function: str | None = None) -> AsyncJob[Any]:
         """A job by its id; `function` saves a search over all queues."""
         return AsyncJob(self._door, id, function)
+
+    @overload
+    async def repeat(
+        self, name: str, function: Callable[Concatenate[P, ...], Any], *, payload: P, **options: Unpack[RuleOptions]
+    ) -> Schedule: ...
+    @overload  # one that takes none, or has its own
+    async def repeat(self, name: str, function: Callable[..., Any], **options: Unpack[RuleOptions]) -> Schedule: ...
+    @overload
+    async def repeat(self, name: str, function: str, **options: Unpack[RepeatOptions]) -> Schedule: ...
 
     async def repeat(self, name: str, function: Callable[..., Any] | str, **options: Unpack[RepeatOptions]) -> Schedule:
         """Register a schedule of a function, or change the one of this name; it belongs to nobody's code, and stays.
 
         Raises InvalidSchedule, NameTaken where the function's code has one of this name, and what `enqueue` does.
         """
+        check_options("repeat", options, RepeatOptions.__optional_keys__)
         target = target_of(function, self._package)
         return await self._door.repeat(repeat_of(target, function, name, **options))
 
@@ -242,3 +256,13 @@ class AsyncClient:
         job: AsyncJob[Any] = AsyncJob(self._door, ticket.id, ticket.function, result_type)
         job._state = ticket.state
         return job
+
+
+def _numbered(
+    number: int, target: Target, function: Callable[..., Any] | str, payload: object, options: ManyOptions
+) -> Order:
+    """One of many orders. Raises InvalidPayload, which says which it is."""
+    try:
+        return order_of(target, function, payload, **options)
+    except InvalidPayload as error:
+        raise InvalidPayload(f"order {number}: {error}", error.faults) from None

@@ -13,18 +13,19 @@ import random
 import secrets
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
 from echod.bus import Bus
 from echod.bus.waiting import Waiting
+from echod.client.connection import CLOSED
 from echod.client.orders import Order, Record, Repeat, Schedule, Ticket
-from echod.errors import BusAway, BusError, InvalidPayload, LeaseGone, Refused
+from echod.errors import BusAbsent, BusAway, BusError, EchodError, InvalidPayload, LeaseGone, Refused
 from echod.model.ids import JobId, NodeId, branded, is_job_id
 from echod.model.job import Job, Mint, Minted
 from echod.policy import calls, nesting
@@ -35,6 +36,8 @@ from echofn import codec
 from echofn.manifest import Function
 
 T = TypeVar("T")
+UNHEARD_S = 2.0  # where nobody ever listened: it may be just starting
+AT_ONCE = 256  # orders of enqueue_many under way
 RESEND_S = 4.5  # the bus keeps what a resend needs for longer than five seconds
 _PAUSE_S = 0.1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,12 +51,14 @@ class BusDoor:
         self._opening = asyncio.Lock()
         self._node = NodeId(branded("NOD", secrets.randbits(63)))
         self._schemas = Schemas()
+        self._is_closed = False
         self._bus: Bus | None = None
         self._registry: Registry | None = None
         self._waiting: Waiting | None = None
         self._following: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -78,6 +83,19 @@ class BusDoor:
         minted = await self._minted(bus, function.name, mint)
         is_later = bool(order.in_ms) or (order.at_ms is not None and order.at_ms > bus.clock.now_ms())
         return Ticket(minted.id, function.name, "scheduled" if is_later else "pending")
+
+    async def enqueue_many(self, orders: Sequence[Order]) -> list[Ticket | EchodError]:
+        """Jobs, or why there is none; those of one turn of the loop share calls. Raises BusAway for all of them."""
+        told: list[Ticket | EchodError] = []
+        for start in range(0, len(orders), AT_ONCE):
+            some = (self.enqueue(order) for order in orders[start : start + AT_ONCE])
+            for each in await asyncio.gather(*some, return_exceptions=True):
+                if not isinstance(each, Ticket | EchodError):
+                    raise each
+                told.append(each)
+        if told and all(isinstance(each, BusAway) for each in told):
+            raise cast("BusAway", told[0])
+        return told
 
     async def record(self, id: str, function: str | None) -> Record:
         if not is_job_id(id):
@@ -132,8 +150,10 @@ class BusDoor:
     async def _open(self) -> Bus:
         """The bus, connected; asked for again while it is away and there is patience left."""
         async with self._opening:
+            if self._is_closed:
+                raise Refused(CLOSED)
             if self._bus is None:
-                bus = await self._kept_asking(lambda: Bus.open(self._address, self._app))
+                bus = await self._kept_asking(lambda: Bus.open(self._address, self._app), absent_s=UNHEARD_S)
                 # Of the registry only what is served is asked for: no version's files come to this machine.
                 registry = Registry(bus, Path(tempfile.gettempdir()) / "echod-client")
                 try:
@@ -145,14 +165,16 @@ class BusDoor:
                 self._following = asyncio.create_task(registry.run(), name="client-registry")
             return self._bus
 
-    async def _kept_asking(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _kept_asking(self, ask: Callable[[], Awaitable[T]], absent_s: float = float("inf")) -> T:
+        """The answer, asked for while there is patience left; for `absent_s` where nobody listens at all."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + self._patience_s
+        began = loop.time()
         while True:
             try:
                 return await ask()
-            except BusAway:
-                if loop.time() + _PAUSE_S >= end:
+            except BusAway as error:
+                most_s = min(absent_s, self._patience_s) if isinstance(error, BusAbsent) else self._patience_s
+                if loop.time() + _PAUSE_S >= began + most_s:
                     raise
             await asyncio.sleep(_PAUSE_S * random.uniform(0.7, 1.3))
 

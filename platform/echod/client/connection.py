@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import socket
 import ssl
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -17,10 +19,15 @@ import msgspec
 from echod.errors import Refused
 
 MOST_CONNECTIONS = 8
+CLOSED = "expected an open client, got one that was closed; make another"
 
 
 class Broken(Exception):
     """No whole answer: not reachable, cut off, too late. Whether the request took effect is unknown."""
+
+
+class Unreachable(Broken):
+    """Nobody listens there, or the name is none: nothing was sent."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -92,7 +99,7 @@ class _Wire(asyncio.Protocol):
 class Connections:
     """The way to one gateway. `url` may carry a path prefix (behind a proxy)."""
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, most: int = MOST_CONNECTIONS) -> None:
         parts = urlsplit(url)
         try:
             host, port = parts.hostname, parts.port
@@ -109,10 +116,13 @@ class Connections:
             sent["Authorization"] = f"Bearer {token}"
         self._sent = sent
         self._idle: list[_Wire] = []
-        self._free = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._free = asyncio.Semaphore(most)
+        self._is_closed = False
 
     async def ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> Reply:
-        """Send once. Raises Broken."""
+        """Send once. Raises Broken; Refused once closed."""
+        if self._is_closed:
+            raise Refused(CLOSED)
         request = self._request(method, path, body, headers)
         async with self._free:
             wire: _Wire | None = None
@@ -123,9 +133,12 @@ class Connections:
             except TimeoutError:
                 raise Broken(f"no answer within {timeout_s:.1f} s") from None
             except OSError as error:
-                raise Broken(error.strerror or str(error)) from None
+                text = error.strerror or str(error)
+                if isinstance(error, socket.gaierror) or f"[Errno {errno.ECONNREFUSED}]" in str(error):
+                    raise Unreachable(text) from None
+                raise Broken(text) from None
             else:
-                if wire.reusable:
+                if wire.reusable and not self._is_closed:
                     self._idle.append(wire)
                 return reply
             finally:
@@ -133,7 +146,8 @@ class Connections:
                     wire.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up, for good."""
+        self._is_closed = True
         for wire in self._idle:
             wire.close()
         self._idle.clear()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
 
-from echod.client.connection import Broken, Connections, Reply
+from echod.client.connection import Broken, Connections, Reply, Unreachable
 from echod.client.orders import Order, Record, Repeat, Schedule, Ticket
 from echod.errors import (
     BusAway,
@@ -32,6 +32,9 @@ from echod.errors import (
 )
 
 ATTEMPT_S = 10.0  # for one answer
+UNHEARD_S = 2.0  # where nobody ever answered: it may be just starting
+MOST_WAITS, WAIT_S = 32, 20  # who wait for a job's end at the same time, and for how many seconds in one request
+CHUNK_ORDERS, CHUNK_BYTES = 500, 2 * 1024 * 1024  # half of what the gateway takes at once
 _PAUSE_S = (0.05, 1.0)  # shortest and longest between two sends
 _LOOK_S = (0.02, 1.0)  # and between two looks at a job
 _AGAIN = frozenset({502, 503, 504})
@@ -48,19 +51,22 @@ class HttpDoor:
 
     def __init__(self, url: str, token: str | None, patience_s: float) -> None:
         self._ways = Connections(url, token)
+        self._waits = Connections(url, token, MOST_WAITS)  # for those who wait for a job's end, apart from all others
+        self._waiting = 0
+        self._was_heard = False  # somebody listens there, or did
         self._patience_s = patience_s
 
     async def close(self) -> None:
         self._ways.close()
+        self._waits.close()
 
     async def enqueue(self, order: Order) -> Ticket:
         """A job, once, however often it had to be sent."""
         headers = {**_MSGPACK, "Idempotency-Key": order.key}
-        at = None if order.at_ms is None else (_EPOCH + timedelta(milliseconds=order.at_ms)).isoformat()
         wishes = {
             "Echo-Lane": order.lane,
             "Echo-Delay": None if order.in_ms is None else f"{order.in_ms}ms",
-            "Echo-At": at,
+            "Echo-At": _at(order),
             "Echo-Unique": order.unique,
             "Echo-Priority": None if order.priority is None else str(order.priority),
             "Echo-Durable": "fsync" if order.durable else None,
@@ -69,22 +75,53 @@ class HttpDoor:
         reply = await self._sure("POST", f"/functions/{quote(order.function, safe='')}", order.payload, headers)
         return _ticket(reply.body)
 
+    async def enqueue_many(self, orders: Sequence[Order]) -> list[Ticket | EchodError]:
+        """Jobs, or why there is none; each once, however often it had to be sent. Raises what refuses all of them."""
+        told: list[Ticket | EchodError] = []
+        for chunk in _chunks(orders):
+            try:
+                reply = await self._sure("POST", "/jobs", msgspec.msgpack.encode([*map(_ordered, chunk)]), _MSGPACK)
+            except EchodError as error:
+                if not told:
+                    raise
+                told += [error] * (len(orders) - len(told))
+                break
+            for each in msgspec.json.decode(reply.body)["jobs"]:
+                problem = each.get("problem")
+                told.append(_error_in(problem, self._ways.url) if problem else msgspec.convert(each, Ticket))
+        return told
+
     async def record(self, id: str, function: str | None) -> Record:
-        where = f"?function={quote(function, safe='')}" if function else ""
-        return _record((await self._sure("GET", f"/jobs/{quote(id, safe='')}{where}")).body)
+        return await self._record(id, function, 0)
 
     async def ended(self, id: str, function: str | None, timeout_s: float | None) -> Record | None:
-        """The record of a job that ended, or None in time: looked at ever more slowly."""
+        """The record of a job that ended, or None in time. The gateway answers when it does (Prefer: wait)."""
         loop = asyncio.get_running_loop()
         end = None if timeout_s is None else loop.time() + timeout_s
         pause = _LOOK_S[0]
-        while True:
-            record = await self.record(id, function)
-            left = pause if end is None else end - loop.time()
-            if record.has_ended or left <= 0:
-                return record if record.has_ended else None
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.3, _LOOK_S[1])
+        self._waiting += 1
+        try:
+            while True:
+                began = loop.time()
+                longest = WAIT_S if self._waiting <= MOST_WAITS else 1  # more than may wait take turns
+                wait_s = longest if end is None else int(max(0, min(longest, end - began)))
+                record = await self._record(id, function, wait_s)
+                now = loop.time()
+                if record.has_ended or (end is not None and now >= end):
+                    return record if record.has_ended else None
+                if wait_s and now - began >= wait_s * 0.9:
+                    continue
+                # Less than a second is left, or it did not wait: looked at ever more slowly.
+                await asyncio.sleep(pause if end is None else min(pause, end - now))
+                pause = min(pause * 1.3, _LOOK_S[1])
+        finally:
+            self._waiting -= 1
+
+    async def _record(self, id: str, function: str | None, wait_s: int) -> Record:
+        where = f"?function={quote(function, safe='')}" if function else ""
+        path = f"/jobs/{quote(id, safe='')}{where}"
+        headers = {"Prefer": f"wait={wait_s}"} if wait_s else {}
+        return _record(self._taken(await self._answered("GET", path, b"", headers, wait_s)).body)
 
     async def cancel(self, id: str, function: str | None) -> bool:
         where = f"?function={quote(function, safe='')}" if function else ""
@@ -112,28 +149,40 @@ class HttpDoor:
         return self._taken(await self._answered(method, path, body, headers))
 
     async def _answered(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None, wait_s: int = 0
     ) -> Reply:
-        """An answer that does not ask to come back, or the last of them. Raises NothingListens."""
+        """An answer that does not ask to come back, or the last of them. Raises NothingListens.
+
+        `wait_s`: for how long the gateway was asked to hold it back.
+        """
         loop = asyncio.get_running_loop()
-        end, pause = loop.time() + self._patience_s, _PAUSE_S[0]
+        ways = self._waits if wait_s else self._ways
+        began, pause = loop.time(), _PAUSE_S[0]
+        end = began + wait_s + self._patience_s
         while True:
-            wait_s, last = pause, None
+            again_s, last = pause, None
             try:
                 left = max(end - loop.time(), 0.1)
-                last = await self._ways.ask(method, path, body, headers or {}, min(ATTEMPT_S, left))
+                last = await ways.ask(method, path, body, headers or {}, min(ATTEMPT_S + wait_s, left))
+                self._was_heard = True
                 after_s = _retry_after_s(last)
                 if after_s is None:
                     return last
-                wait_s = max(after_s, pause)
+                again_s = max(after_s, pause)
             except Broken as error:
-                trouble = NothingListens(f"no answer from {self._ways.url} ({error}); is echod running there?")
-                if loop.time() + wait_s >= end:
-                    raise trouble from None
-            if last is not None and loop.time() + wait_s >= end:
+                is_nobody = isinstance(error, Unreachable) and not self._was_heard
+                if loop.time() + again_s >= (min(end, began + UNHEARD_S) if is_nobody else end):
+                    raise self._trouble(error) from None
+            if last is not None and loop.time() + again_s >= end:
                 return last
-            await asyncio.sleep(wait_s * random.uniform(1.0, 1.2))
+            await asyncio.sleep(again_s * random.uniform(1.0, 1.2))
             pause = min(pause * 2, _PAUSE_S[1])
+
+    def _trouble(self, error: Broken) -> NothingListens:
+        if isinstance(error, Unreachable):
+            start = "start one with `echod dev FOLDER` or `echod start`, or name another with url= or ECHOD_URL"
+            return NothingListens(f"nothing listens at {self._ways.url} ({error}); {start}")
+        return NothingListens(f"no answer from {self._ways.url} ({error}); is echod running there?")
 
     def _taken(self, reply: Reply) -> Reply:
         if reply.status < 300:
@@ -151,6 +200,35 @@ def _retry_after_s(reply: Reply) -> float | None:
     return None
 
 
+def _chunks(orders: Sequence[Order]) -> Iterator[Sequence[Order]]:
+    """Orders in parts that one request carries."""
+    start = size = 0
+    for number, order in enumerate(orders):
+        own = len(order.payload) + 1024
+        if number > start and (number - start == CHUNK_ORDERS or size + own > CHUNK_BYTES):
+            yield orders[start:number]
+            start, size = number, 0
+        size += own
+    yield orders[start:]
+
+
+def _ordered(order: Order) -> dict[str, Any]:
+    """An order as POST /jobs takes it; the payload is msgpack already."""
+    said = {
+        "lane": order.lane,
+        "delay": None if order.in_ms is None else f"{order.in_ms}ms",
+        "at": _at(order),
+        "unique": order.unique,
+        "priority": order.priority,
+    }
+    said = {name: value for name, value in said.items() if value is not None}
+    return {"function": order.function, "payload": msgspec.Raw(order.payload), "key": order.key, **said}
+
+
+def _at(order: Order) -> str | None:
+    return None if order.at_ms is None else (_EPOCH + timedelta(milliseconds=order.at_ms)).isoformat()
+
+
 def _members(reply: Reply) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(reply.body)
@@ -164,9 +242,13 @@ def _slug(members: Mapping[str, Any]) -> str:
 
 
 def _error_of(reply: Reply, url: str) -> EchodError:
+    return _error_in({**_members(reply), "status": reply.status}, url)
+
+
+def _error_in(members: Mapping[str, Any], url: str) -> EchodError:
     """The error that a problem tells of: the same that the bus's own way raises."""
-    members = _members(reply)
-    text = str(members.get("detail") or members.get("title") or f"HTTP {reply.status} from {url}")
+    status = int(members.get("status", 500))
+    text = str(members.get("detail") or members.get("title") or f"HTTP {status} from {url}")
     match _slug(members):
         case "unknown-function":
             return UnknownFunction(text, members.get("suggestions") or ())
@@ -184,9 +266,9 @@ def _error_of(reply: Reply, url: str) -> EchodError:
             return QueueFull(text)
         case "unauthenticated" | "out-of-scope":
             return Refused(f"{text}; give token= or set ECHOD_TOKEN to a token of {url} that reaches so far")
-        case _ if reply.status in _AGAIN:
+        case _ if status in _AGAIN:
             return BusAway(text)
-        case _ if reply.status < 500:
+        case _ if status < 500:
             return Refused(text)
         case _:
             return EchodError(text)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from echofn.signature import shape_of
 from echofn.units import duration_ms
 
 Duration = str | int | float | timedelta
+T = TypeVar("T")
 Missed = Literal["skip", "last", "all"]
 
 
@@ -39,7 +41,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """What the key stands for: the body that goes over HTTP."""
+        """What the key stands for, at the gateway too."""
         return hashlib.sha256(self.payload).hexdigest()
 
 
@@ -124,17 +126,32 @@ class Options(ManyOptions, total=False):
     key: str | None
 
 
-class RepeatOptions(TypedDict, total=False):
-    """A schedule's rule and what its jobs carry. Exactly one of `cron` ("0 6 * * mon", in the zone `tz`) and `every`
+class RuleOptions(TypedDict, total=False):
+    """A schedule's rule. Exactly one of `cron` ("0 6 * * mon", in the zone `tz`) and `every`
     ("20s", counted from the epoch or from `anchor`). `missed`, `cap`: as in the annotations."""
 
     cron: str | None
     every: Duration | None
     tz: str | None
     anchor: datetime | str | None
-    payload: object
     missed: Missed
     cap: int
+
+
+class RepeatOptions(RuleOptions, total=False):
+    """A schedule's rule and what its jobs carry."""
+
+    payload: object
+
+
+def check_options(method: str, options: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raise TypeError for an option that a method does not have, with one like it."""
+    known = sorted(known)
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}=? " if near else ""
+            raise TypeError(f"{method}() has no option {name}=; {hint}there are {', '.join(known)}")
 
 
 class Target(NamedTuple):
@@ -170,6 +187,11 @@ def order_of(
     key: str | None = None,
 ) -> Order:
     """An order, checked as far as that needs no echod. Raises InvalidPayload, TypeError or ValueError."""
+    for option, text in (("lane", lane), ("unique", unique), ("key", key)):
+        if not isinstance(text, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
+            raise TypeError(f"{option}=: expected text, got {text!r:.100} ({type(text).__name__})")
+    if not isinstance(durable, bool):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
+        raise TypeError(f"durable=: expected True or False, got {durable!r:.100} ({type(durable).__name__})")
     if delay is not None and at is not None:
         raise ValueError("expected delay= or at=, got both")
     children.check_priority(priority)
@@ -182,13 +204,21 @@ def order_of(
         payload=packed,
         key=secrets.token_urlsafe(16) if key is None else key,
         lane=lane,
-        in_ms=None if delay is None else duration_ms(delay),
-        at_ms=None if at is None else children.instant_ms(at),
+        in_ms=None if delay is None else _read("delay", delay, duration_ms),
+        at_ms=None if at is None else _read("at", at, children.instant_ms),
         unique=unique,
         priority=priority,
         durable=durable,
         is_keyed=key is not None,
     )
+
+
+def _read(option: str, value: T, read: Callable[[T], int]) -> int:
+    """An option's value in milliseconds. Raises ValueError or TypeError, which names the option."""
+    try:
+        return read(value)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{option}=: {error}") from None
 
 
 def result_of(record: Record, result_type: Any) -> Any:
@@ -225,7 +255,7 @@ def repeat_of(
         function=target.name,
         name=name,
         cron=cron,
-        every=None if every is None else f"{duration_ms(every)}ms",
+        every=None if every is None else f"{_read('every', every, duration_ms)}ms",
         anchor=anchor.isoformat() if isinstance(anchor, datetime) else anchor,
         tz=tz,
         payload=codec.decode(packed),

@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
 
 from echod.client.asynchronous import PATIENCE_S, AsyncClient, AsyncJob, Bare
-from echod.client.orders import ManyOptions, Options, Record, RepeatOptions, Schedule
+from echod.client.connection import CLOSED
+from echod.client.orders import ManyOptions, Options, Record, RepeatOptions, RuleOptions, Schedule
+from echod.errors import OrdersRefused, Refused
 from echod.model.job import State
 
 P = TypeVar("P")
@@ -76,6 +78,7 @@ class Client:
         self._made = lambda: AsyncClient(url, token, app=app, timeout=timeout, package=package)
         self._starting = threading.Lock()
         self._running: _Core | None = None
+        self._is_closed = False
         self._core()
 
     def __enter__(self) -> Self:
@@ -87,7 +90,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Hang up, and end the thread."""
+        """Hang up, for good, and end the thread."""
+        self._is_closed = True
         core, self._running = self._running, None
         if core is not None and core.pid == os.getpid():
             core.close()
@@ -133,11 +137,24 @@ class Client:
     ) -> list[Job[Any]]:
         """As `AsyncClient.enqueue_many`."""
         core = self._core()
-        return [Job(self, job) for job in core.run(core.client.enqueue_many(function, payloads, **options))]
+        try:
+            return [Job(self, job) for job in core.run(core.client.enqueue_many(function, payloads, **options))]
+        except OrdersRefused as error:
+            error.jobs = [None if job is None else Job(self, job) for job in error.jobs]
+            raise
 
     def job(self, id: str, function: str | None = None) -> Job[Any]:
         """A job by its id; `function` saves a search over all queues."""
         return Job(self, self._core().client.job(id, function))
+
+    @overload
+    def repeat(
+        self, name: str, function: Callable[Concatenate[P, ...], Any], *, payload: P, **options: Unpack[RuleOptions]
+    ) -> Schedule: ...
+    @overload  # one that takes none, or has its own
+    def repeat(self, name: str, function: Callable[..., Any], **options: Unpack[RuleOptions]) -> Schedule: ...
+    @overload
+    def repeat(self, name: str, function: str, **options: Unpack[RepeatOptions]) -> Schedule: ...
 
     def repeat(self, name: str, function: Callable[..., Any] | str, **options: Unpack[RepeatOptions]) -> Schedule:
         """As `AsyncClient.repeat`."""
@@ -150,6 +167,8 @@ class Client:
         return core.run(core.client.cancel_repeat(name))
 
     def _core(self) -> _Core:
+        if self._is_closed:
+            raise Refused(CLOSED)
         core = self._running
         if core is not None and core.pid == os.getpid():
             return core

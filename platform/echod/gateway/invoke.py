@@ -21,7 +21,7 @@ from echod.gateway.payloads import payload_of, stored
 from echod.gateway.problems import Problem
 from echod.gateway.views import error_view, value_of
 from echod.gateway.wishes import wishes_of
-from echod.model.ids import VersionId
+from echod.model.ids import JobId, VersionId
 from echod.model.job import Job, Mint, Minted
 from echod.policy import calls
 from echofn.codec import NIL
@@ -93,21 +93,28 @@ async def _waited(desk: Desk, request: Request, queue: str, mint: Mint, is_later
     applied = {"Preference-Applied": f"wait={wait_s}"}
     with desk.waiting.expected(mint.id) as event:
         minted = await desk.bus.mint_outside(queue, mint)
-        request.state.work.end()  # from here on it is the job that takes its time
         told = minted.id == mint.id
-        ended = asyncio.ensure_future(desk.waiting.ended(minted.id, queue, event, wait_s, told=told))
-        gone = asyncio.ensure_future(_disconnected(request))
-        try:
-            await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not ended.done():
-                raise ClientDisconnect
-            job = ended.result()
-        finally:
-            gone.cancel()
-            ended.cancel()
+        job = await ended_within(desk, request, minted.id, queue, event, wait_s, told=told)
     if job is None:
         return await accepted(desk, queue, minted, is_later, applied)
     return _result(job, applied)
+
+
+async def ended_within(
+    desk: Desk, request: Request, id: JobId, queue: str, event: asyncio.Event, wait_s: int, *, told: bool
+) -> Job | None:
+    """A job once it ended, or None in time. Raises ClientDisconnect when the caller hangs up before that."""
+    request.state.work.end()  # from here on it is the job that takes its time
+    ended = asyncio.ensure_future(desk.waiting.ended(id, queue, event, wait_s, told=told))
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            raise ClientDisconnect
+        return ended.result()
+    finally:
+        gone.cancel()
+        ended.cancel()
 
 
 async def _disconnected(request: Request) -> None:

@@ -13,10 +13,12 @@ from echod.bus.waiting import ENDED
 from echod.errors import BusError, UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened, shown, wants_page
 from echod.gateway.guard import withdrawn
+from echod.gateway.invoke import ended_within
 from echod.gateway.listing import listed
 from echod.gateway.problems import Problem
 from echod.gateway.sse import MEDIA_TYPE, PING_S, Event, pausing, streamed
 from echod.gateway.views import View, brief_view, job_view, log_view
+from echod.gateway.wishes import wait_seconds
 from echod.model.ids import JobId, is_job_id
 from echod.model.job import Job, State
 
@@ -27,8 +29,14 @@ _FOLLOW_S = (0.1, 1.0)  # shortest and longest pause between two looks at a log 
 
 
 async def show(desk: Desk, request: Request) -> Response:
-    """GET /jobs/{id}."""
+    """GET /jobs/{id}; with `Prefer: wait=N` once it ended, or after N seconds as it stands then."""
     job = await found(desk, request)
+    applied: dict[str, str] = {}
+    if (wait_s := wait_seconds(",".join(request.headers.getlist("prefer")))) and job.state not in ENDED:
+        applied = {"Preference-Applied": f"wait={wait_s}"}
+        with desk.waiting.expected(job.id) as event:
+            ended = await ended_within(desk, request, job.id, job.function, event, wait_s, told=False)
+        job = ended or await found(desk, request)
     function = desk.registry.function(job.function)
     redact = function.policy.redact if function else await desk.bus.redacted(job.function)
     view = await asyncio.to_thread(job_view, job, redact) if redact else job_view(job, ())
@@ -36,7 +44,9 @@ async def show(desk: Desk, request: Request) -> Response:
     view["retries"] = function.policy.retries if function else None
     if wants_page(request):
         view["log"] = [log_view(*entry) for entry in await desk.bus.logs(job.function, job.id)]
-    return shown(desk, request, "job", view)
+    page = shown(desk, request, "job", view)
+    page.headers.update(applied)
+    return page
 
 
 async def index(desk: Desk, request: Request) -> Response:

@@ -153,10 +153,15 @@ async def _told(desk: Desk, queue: str, mints: list[Mint]) -> dict[str, Minted |
             return error
 
     said = await desk.bus.mint(queue, mints, outside=True)
-    refused = [mint for mint, outcome in zip(mints, said, strict=True) if not isinstance(outcome, Minted)]
-    retold = dict(zip((mint.id for mint in refused), await asyncio.gather(*map(again, refused)), strict=True))
-    minted = {mint.id: outcome for mint, outcome in zip(mints, said, strict=True) if isinstance(outcome, Minted)}
-    return {**minted, **retold}
+    told: dict[str, Minted | EchodError] = {}
+    refused: list[Mint] = []
+    for mint, outcome in zip(mints, said, strict=True):
+        if isinstance(outcome, Minted):
+            told[mint.id] = outcome
+        else:
+            refused.append(mint)
+    told.update(zip((mint.id for mint in refused), await asyncio.gather(*map(again, refused)), strict=True))
+    return told
 
 
 async def _view(desk: Desk, each: _Placed | Problem, said: dict[str, Minted | EchodError]) -> View:

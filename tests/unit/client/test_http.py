@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 import echod
@@ -49,12 +50,18 @@ class Server:
     def __init__(self) -> None:
         self.answers: list[Answer] = [answer(202, TAKEN)]
         self.requests: list[tuple[float, bytes]] = []
+        self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # a thread accepts on it
         self._listener.close()
+        for each in self._open:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def keys(self) -> set[str]:
         heads = [request.partition(b"\r\n\r\n")[0].decode() for _, request in self.requests]
@@ -64,6 +71,7 @@ class Server:
         with suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
+                self._open.append(connection)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
@@ -225,3 +233,176 @@ def test_a_connection_is_kept(server: Server) -> None:
         for _ in range(20):
             client.enqueue("f.f")
         assert threading.active_count() == threads  # no other connection's thread
+
+
+# ---- many orders, long waits -----------------------------------------------------------------------------------------
+
+
+def many(count: int, *refused: int) -> bytes:
+    """What POST /jobs answers; ids count from zero."""
+    jobs: list[dict[str, object]] = []
+    for number in range(count):
+        problem = {"type": "urn:echod:problem:full", "title": "x", "status": 429, "detail": "it is full"}
+        id = f"JOB{number:011}"
+        job = {"id": id, "function": "f.f", "state": "pending", "url": f"/jobs/{id}"}
+        jobs.append({"problem": problem} if number in refused else job)
+    return answer(207 if refused else 202, {"jobs": jobs, "minted": count - len(refused), "refused": len(refused)})
+
+
+def orders_in(request: bytes) -> list[dict[str, object]]:
+    head, _, body = request.partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /jobs HTTP/1.1\r\n")
+    found: list[dict[str, object]] = msgspec.msgpack.decode(body)
+    return found
+
+
+def test_many_orders_go_in_few_requests_each_with_a_key_of_its_own(server: Server) -> None:
+    server.answers = [many(500), problem(503, "bus-away"), many(500), many(200)]
+    with echod.Client(server.url) as client:
+        jobs = client.enqueue_many("f.f", ({"n": number} for number in range(1200)), lane="a", delay="5m", priority=2)
+    assert len(jobs) == 1200
+    first, lost, second, third = (orders_in(request) for _, request in server.requests)
+    assert lost == second  # sent again under the same keys
+    sent = [*first, *second, *third]
+    assert [order["payload"] for order in sent] == [{"n": number} for number in range(1200)]
+    assert len({order["key"] for order in sent}) == 1200
+    assert sent[0] | {"key": "", "payload": 0} == {
+        "function": "f.f", "payload": 0, "key": "", "lane": "a", "delay": "300000ms", "priority": 2
+    }  # fmt: skip
+
+
+def test_large_orders_go_in_more_requests(server: Server) -> None:
+    server.answers = [many(2), many(2), many(1)]
+    with echod.Client(server.url) as client:
+        assert len(client.enqueue_many("f.f", ["x" * 900_000] * 5)) == 5
+    assert [len(orders_in(request)) for _, request in server.requests] == [2, 2, 1]
+
+
+def test_an_order_that_is_refused_is_named_and_the_others_stand(server: Server) -> None:
+    server.answers = [many(500), many(100, 3, 77)]
+    with (
+        echod.Client(server.url) as client,
+        pytest.raises(echod.OrdersRefused, match="order 503: it is full") as raised,
+    ):
+        client.enqueue_many("f.f", range(600))
+    refused = raised.value
+    assert "2 of 600 orders were refused, the others stand" in str(refused)
+    assert {number: type(error) for number, error in refused.errors.items()} == dict.fromkeys(
+        (503, 577), errors.QueueFull
+    )
+    assert [number for number, job in enumerate(refused.jobs) if job is None] == [503, 577]
+    assert isinstance(refused.jobs[0], echod.Job)
+
+
+def test_what_refuses_all_of_them_is_an_error_of_its_own_kind(server: Server) -> None:
+    server.answers = [problem(401, "unauthenticated")]
+    with echod.Client(server.url) as client:
+        with pytest.raises(errors.Refused, match="ECHOD_TOKEN"):
+            client.enqueue_many("f.f", range(3))
+        server.answers = [many(500), problem(401, "unauthenticated")]
+        with pytest.raises(echod.OrdersRefused, match="100 of 600 orders were refused") as raised:
+            client.enqueue_many("f.f", range(600))
+        assert set(raised.value.errors) == set(range(500, 600))
+        assert client.enqueue_many("f.f", []) == []
+
+
+def test_a_result_is_waited_for_by_the_gateway(server: Server) -> None:
+    instant = "2026-01-01T00:00:00.000Z"
+    known: dict[str, object] = dict.fromkeys(("reason", "started", "ended", "error", "result"))
+    known |= {"id": TAKEN["id"], "function": "f.f", "lane": "-", "attempts": 1, "failures": 0}
+    known |= {"due": instant, "minted": instant}
+    server.answers = [answer(200, known | {"state": "active"}), answer(200, known | {"state": "done", "result": 5})]
+    with echod.Client(server.url) as client:
+        assert client.job(str(TAKEN["id"])).result(30) == 5
+        server.answers = [answer(200, known | {"state": "active"})]
+        with pytest.raises(TimeoutError):
+            client.job(str(TAKEN["id"])).result(0.2)
+    waits = [b"Prefer: wait=20\r\n" in request for _, request in server.requests]
+    assert waits[:2] == [True, True]
+    assert waits[2:] == [False] * len(waits[2:])  # less than a second: by looks
+
+
+# ---- what is said at once --------------------------------------------------------------------------------------------
+
+
+def test_that_nobody_listens_is_said_at_once_and_what_to_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    for url in (f"http://127.0.0.1:{port}", f"http://localhost:{port}", f"valkey://127.0.0.1:{port}"):
+        began = time.monotonic()
+        with echod.Client(url) as client, pytest.raises(errors.EchodError) as raised:
+            client.enqueue("f.f")
+        assert time.monotonic() - began < 10  # two seconds, on a busy machine
+        assert raised.value.exit_code == 3
+        assert "start" in str(raised.value)
+        if url.startswith("http"):
+            assert isinstance(raised.value, echod.NothingListens)
+            assert f"nothing listens at {url}" in str(raised.value)
+
+
+def test_who_was_heard_before_is_waited_for(server: Server) -> None:
+    with echod.Client(server.url, timeout=4) as client:
+        client.enqueue("f.f")
+        server.close()
+        began = time.monotonic()
+        with pytest.raises(echod.NothingListens):
+            client.enqueue("f.f")
+        assert time.monotonic() - began > 2.5
+
+
+@pytest.mark.parametrize("url", ["", "unix:///nowhere/valkey.sock"])
+def test_a_closed_client_refuses(server: Server, url: str) -> None:
+    client = echod.Client(url or server.url, timeout=1)
+    job = client.job(str(TAKEN["id"]))
+    client.close()
+    client.close()
+    for call in (
+        lambda: client.enqueue("f.f"),
+        lambda: client.enqueue_many("f.f", [1]),
+        lambda: client.repeat("n", "f.f", every="1h"),
+        job.refresh,
+        job.result,
+    ):
+        with pytest.raises(echod.Refused, match="expected an open client, got one that was closed"):
+            call()
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("url", ["", "unix:///nowhere/valkey.sock"])
+async def test_a_closed_async_client_refuses(server: Server, url: str) -> None:
+    client = echod.AsyncClient(url or server.url, timeout=1)
+    job = client.job(str(TAKEN["id"]))
+    await client.close()
+    for call in (
+        client.enqueue("f.f"),
+        client.enqueue_many("f.f", [1]),
+        client.repeat("n", "f.f", every="1h"),
+        job.result(),
+    ):
+        with pytest.raises(echod.Refused, match="expected an open client, got one that was closed"):
+            await call
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lane": 5}, r"lane=: expected text, got 5 \(int\)"),
+        ({"unique": b"x"}, r"unique=: expected text, got b'x' \(bytes\)"),
+        ({"key": 7}, r"key=: expected text, got 7 \(int\)"),
+        ({"durable": "fsync"}, r"durable=: expected True or False, got 'fsync' \(str\)"),
+        ({"delay": "soon"}, "delay=: expected"),
+        ({"at": 5}, "at=: expected a datetime or RFC 3339 text, got int"),
+        ({"delya": "5m"}, r"enqueue\(\) has no option delya=; did you mean delay=\? there are at, delay"),
+        ({"zzz": 1}, r"enqueue\(\) has no option zzz=; there are at, delay, durable"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(server: Server, options: dict[str, Any], said: str) -> None:
+    with echod.Client(server.url) as client:
+        with pytest.raises((TypeError, ValueError), match=said):
+            client.enqueue("f.f", 1, **options)
+        with pytest.raises(TypeError, match=r"enqueue_many\(\) has no option key=;"):
+            client.enqueue_many("f.f", [1], key="x")  # type: ignore[call-overload]
+        with pytest.raises(TypeError, match=r"repeat\(\) has no option corn=; did you mean cron=\?"):
+            client.repeat("n", "f.f", corn="0 2 * * *")  # type: ignore[call-overload]
+    assert server.requests == []

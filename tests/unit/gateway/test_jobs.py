@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -377,3 +378,33 @@ async def test_progress_is_shown(rig: Rig) -> None:
     job = await rig.claim("hello.any")
     await rig.bus.progress("hello.any", hold(job), 0.4, "half way")
     assert (await rig.http.get(f"/jobs/{JobId(id)}")).json()["progress"] == [0.4, "half way"]
+
+
+async def test_a_job_is_waited_for_and_told_at_once(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    looked = asyncio.ensure_future(rig.http.get(f"/jobs/{id}", headers={"Prefer": "wait=30"}))
+    await until(lambda: len(rig.desk.waiting))
+    job = await rig.claim("hello.any")
+    listening = rig.valkey.command("HGET", f"emq:{{hello.any}}:job:{id}", "wt")
+    async with asyncio.timeout(10):
+        while not listening:
+            await asyncio.sleep(0.002)
+            listening = rig.valkey.command("HGET", f"emq:{{hello.any}}:job:{id}", "wt")
+    assert not looked.done()
+    began = time.monotonic()
+    await rig.settle("hello.any", Done(hold(job), rig.record(job), msgspec.msgpack.encode(7)))
+    answer = await looked
+    assert time.monotonic() - began < 3
+    assert (answer.json()["state"], answer.json()["result"]) == ("done", 7)
+    assert answer.headers["Preference-Applied"] == "wait=30"
+    assert len(rig.desk.waiting) == 0
+
+
+async def test_who_waits_too_short_a_time_sees_the_job_as_it_stands(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    answer = await rig.http.get(f"/jobs/{id}", headers={"Prefer": "wait=1"})
+    assert (answer.status_code, answer.json()["state"]) == (200, "pending")
+    await rig.run("hello.any", 7)
+    answer = await rig.http.get(f"/jobs/{id}", headers={"Prefer": "wait=30"})
+    assert answer.json()["state"] == "done"
+    assert "Preference-Applied" not in answer.headers

@@ -5,7 +5,7 @@
 -- (absent: lane, s scheduled, a active, d done, x dead, c cancelled), r reason, d due, w pending since, a attempts, h holder,
 -- b attempt that was begun, st started, e ended, f failures, n losses before the start, x cancel asked, o result, er error,
 -- y history, z the last run (packed by the caller) of a job that ended with it, u unique key with its mode, pa parent, v pinned version, rv version of the last run, oc occurrence,
--- wt channel of who waits, pg progress, sz bytes it counts for in the archive, lb log bytes.
+-- wt channels of who waits (a line each), pg progress, sz bytes it counts for in the archive, lb log bytes.
 local HISTORY_LIMIT = 50
 local archived, archived_bytes = {}, 0
 
@@ -65,5 +65,5 @@ local function make_ended(q, id, state, row, more)
   end
   free_unique(q, id, row.u, 'd')
   free_unique(q, id, row.u, 's')
-  if row.wt then redis.call('PUBLISH', row.wt, id) end
+  for channel in string.gmatch(row.wt or '', '[^\n]+') do redis.call('PUBLISH', channel, id) end
 end
