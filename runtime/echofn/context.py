@@ -9,31 +9,23 @@ from __future__ import annotations
 
 import time
 
+from echofn.enqueueing import typed
+
 TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
     from datetime import datetime, timedelta
-    from typing import Any, Generic, TypedDict, overload
+    from typing import Any, Generic
 
-    from typing_extensions import TypeVar, Unpack  # known to type checkers everywhere; nothing imports it
+    from typing_extensions import TypeVar  # known to type checkers everywhere; nothing imports it
 
     from echofn.frames import Job
     from echofn.run import Run
 
     StateT = TypeVar("StateT", default=Any)
-    PayloadT = TypeVar("PayloadT")
 
     class _Parametrised(Generic[StateT]): ...
-
-    class Wishes(TypedDict, total=False):
-        """How a child is minted."""
-
-        lane: str | None
-        delay: str | float | timedelta | None
-        at: datetime | str | None
-        unique: str | None
-        priority: int | None
 
 else:
     StateT = None
@@ -49,14 +41,48 @@ _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _PROGRESS_S = 0.1  # pages look once a second: more is noise on the channel
 
 
-class Context(_Parametrised[StateT]):
+class _OfJob:
+    """What is said of one job: a run's, or one of a batch's."""
+
+    __slots__ = ("_job", "_run")
+
+    def __init__(self, run: Run, job: Job) -> None:
+        self._run = run
+        self._job = job
+
+    @property
+    def job_id(self) -> str:
+        """The job's id: the same in each of its runs, and no other job's."""
+        return self._job.id
+
+    @property
+    def attempt(self) -> int:
+        """1 on its first run; grows with each charged one."""
+        return self._job.attempt
+
+    @property
+    def last_attempt(self) -> bool:
+        """Whether a failure of this run is the last there is for it."""
+        return self._job.last_attempt
+
+    @property
+    def fence(self) -> int:
+        """Its claim count: grows with every claim, so that an effect can refuse an older run of this job."""
+        return self._job.fence
+
+    @property
+    def due(self) -> datetime:
+        """When it was due."""
+        return _instant(self._job.due_ms)
+
+
+class Context(_OfJob, _Parametrised[StateT]):
     """Given to a handler that has a parameter `ctx`, or one of this type; `Context[State]` says what `ctx.state` is."""
 
-    __slots__ = ("_job", "_last_progress", "_run", "_session")
+    __slots__ = ("_last_progress", "_session")
 
     def __init__(self, run: Run) -> None:
-        self._run = run
-        self._job = run.job
+        super().__init__(run, run.job)
         self._session = run.session
         self._last_progress = 0.0
 
@@ -66,29 +92,9 @@ class Context(_Parametrised[StateT]):
     # ---- this run ----
 
     @property
-    def job_id(self) -> str:
-        """The job's id: the same in each of its runs, and no other job's."""
-        return self._job.id
-
-    @property
     def function(self) -> str:
         """The function's name: "shop.pack"."""
         return self._session.function.name
-
-    @property
-    def attempt(self) -> int:
-        """1 on the first run; grows with each charged one."""
-        return self._job.attempt
-
-    @property
-    def last_attempt(self) -> bool:
-        """Whether a failure of this run is the last there is."""
-        return self._job.last_attempt
-
-    @property
-    def fence(self) -> int:
-        """The claim count: grows with every claim, so that an effect can refuse an older run of this job."""
-        return self._job.fence
 
     @property
     def lane(self) -> str:
@@ -99,11 +105,6 @@ class Context(_Parametrised[StateT]):
     def manual(self) -> bool:
         """Whether a person asked for this occurrence (run now, backfill)."""
         return self._job.manual
-
-    @property
-    def due(self) -> datetime:
-        """When the job was due."""
-        return _instant(self._job.due_ms)
 
     @property
     def previous(self) -> datetime | None:
@@ -147,44 +148,7 @@ class Context(_Parametrised[StateT]):
         if at_once:
             self._last_progress = now
 
-    if TYPE_CHECKING:
-
-        @overload
-        def enqueue(self, function: str, payload: object = None, **wishes: Unpack[Wishes]) -> str: ...
-        @overload
-        def enqueue(
-            self,
-            function: Callable[[], Any]
-            | Callable[[None], Any]
-            | Callable[[Context[Any]], Any]
-            | Callable[[None, Context[Any]], Any],
-            **wishes: Unpack[Wishes],
-        ) -> str: ...
-        @overload
-        def enqueue(self, function: Callable[[PayloadT], Any], payload: PayloadT, **wishes: Unpack[Wishes]) -> str: ...
-        @overload
-        def enqueue(
-            self, function: Callable[[PayloadT, Context[Any]], Any], payload: PayloadT, **wishes: Unpack[Wishes]
-        ) -> str: ...
-        @overload
-        def enqueue(
-            self, function: Callable[[Context[Any], PayloadT], Any], payload: PayloadT, **wishes: Unpack[Wishes]
-        ) -> str: ...
-        @overload  # of a batch function, which takes a list, one of its jobs
-        def enqueue(
-            self,
-            function: Callable[[list[PayloadT]], Any] | Callable[[list[PayloadT], Context[Any]], Any],
-            payload: PayloadT,
-            **wishes: Unpack[Wishes],
-        ) -> str: ...
-        @overload  # mypy takes a dict that is written out for a narrower one than the function asks for
-        def enqueue(
-            self,
-            function: Callable[[dict[str, Any]], Any] | Callable[[dict[str, Any], Context[Any]], Any],
-            payload: dict[str, Any],
-            **wishes: Unpack[Wishes],
-        ) -> str: ...
-
+    @typed
     def enqueue(
         self,
         function: Callable[..., Any] | str,
@@ -241,44 +205,19 @@ class Context(_Parametrised[StateT]):
         return tuple(BatchJob(self._run, job, number) for number, job in self._run.members)
 
 
-class BatchJob:
+class BatchJob(_OfJob):
     """One job of a run: what `ctx.jobs` holds."""
 
-    __slots__ = ("_job", "_number", "_run")
+    __slots__ = ("_number",)
 
     def __init__(self, run: Run, job: Job, number: int | None) -> None:
-        self._run = run
-        self._job = job
+        super().__init__(run, job)
         self._number = number
 
     def __repr__(self) -> str:
         return f"<{self._job.id}, attempt {self._job.attempt}>"
 
-    @property
-    def job_id(self) -> str:
-        """The job's id: the same in each of its runs, and no other job's."""
-        return self._job.id
-
-    @property
-    def attempt(self) -> int:
-        """1 on its first run; grows with each charged one."""
-        return self._job.attempt
-
-    @property
-    def last_attempt(self) -> bool:
-        """Whether a failure of this run is the last there is for it."""
-        return self._job.last_attempt
-
-    @property
-    def fence(self) -> int:
-        """Its claim count: grows with every claim, so that an effect can refuse an older run of this job."""
-        return self._job.fence
-
-    @property
-    def due(self) -> datetime:
-        """When it was due."""
-        return _instant(self._job.due_ms)
-
+    @typed
     def enqueue(
         self,
         function: Callable[..., Any] | str,

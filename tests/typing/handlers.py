@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypedDict, assert_type
 import msgspec
 
 from echofn import Backoff, Cancel, Context, Fail, Request, Retry, Snooze, cron, every, hmac, lifespan, queue, webhook
+from echofn.testing import Bus, Job, fake_context
 
 
 class Invoice(msgspec.Struct):
@@ -22,6 +23,11 @@ class Receipt:
 
 class Row(TypedDict):
     sku: str
+
+
+class Parcel(TypedDict, total=False):
+    rows: list[Row]
+    first: Row
 
 
 class Client:
@@ -59,11 +65,29 @@ async def both(payload: Row, ctx: Context[State]) -> list[int]:
 def store(rows: list[Row], ctx: Context) -> list[ValueError | None]:
     assert_type(ctx.jobs[0].attempt, int)
     assert_type(ctx.jobs[0].enqueue(bare, 1), str)
+    ctx.jobs[0].enqueue(both, {"sku": "a"}, delay="5s")
+    ctx.jobs[0].enqueue(both, {"sku": 1})  # error: a sku is text
+    ctx.jobs[0].enqueue(bare, "1")  # error: the payload is an int
+    ctx.jobs[0].enqueue(bare)  # error: the payload is missing
+    ctx.jobs[0].enqueue(bare, 1, dealy="5s")  # error: no such wish
     return [None for _ in rows]
 
 
 @queue
 def nothing() -> None: ...
+
+
+@queue
+async def ship(payload: Parcel | Invoice | None, ctx: Context[Any]) -> int:
+    return 1
+
+
+@queue
+def weigh(payload: dict[str, float]) -> None: ...
+
+
+@queue
+def usual(payload: int = 5) -> None: ...
 
 
 @queue
@@ -181,7 +205,16 @@ def enqueue(ctx: Context) -> None:
     assert_type(ctx.enqueue(send, Invoice(1), delay="5s", lane="a"), str)
     ctx.enqueue(bare, 1, at=datetime.now(UTC), unique="k", priority=-1)
     ctx.enqueue(both, Row(sku="a"))
+    ctx.enqueue(both, {"sku": "a"}, lane="b")
+    ctx.enqueue(turned, {"sku": "a"})
+    ctx.enqueue(ship, {"rows": [{"sku": "a"}], "first": {"sku": "b"}})
+    ctx.enqueue(ship, Invoice(1))
+    ctx.enqueue(ship, None)
+    ctx.enqueue(weigh, {"a": 1, "b": 2.5})
+    ctx.enqueue(usual)
+    ctx.enqueue(usual, 6)
     ctx.enqueue(store, Row(sku="a"))
+    ctx.enqueue(store, {"sku": "a"})
     ctx.enqueue(store, "a row")  # error: each payload is a Row
     ctx.enqueue(turned, Row(sku="a"))
     ctx.enqueue(loose, {"sku": "a", "count": 1})
@@ -196,6 +229,13 @@ def enqueue(ctx: Context) -> None:
     ctx.enqueue(send, {"amount": 1})  # error: the payload is an Invoice
     ctx.enqueue(bare, "1")  # error: the payload is an int
     ctx.enqueue(both, {"sku": 1})  # error: a sku is text
+    ctx.enqueue(both, {"sku": "a", "count": 1})  # error: a Row has no count
+    ctx.enqueue(both, {})  # error: the sku is missing
+    ctx.enqueue(store, {"sku": 1})  # error: a sku is text
+    ctx.enqueue(ship, {"rows": [{"sku": 1}]})  # error: a sku is text
+    ctx.enqueue(ship, {"row": []})  # error: no such key
+    ctx.enqueue(weigh, {"a": "1"})  # error: a weight is a number
+    ctx.enqueue(usual, "6")  # error: the payload is an int
     ctx.enqueue(turned, 1)  # error: the payload is a Row
     ctx.enqueue(loose, [1])  # error: the payload is a dict
     ctx.enqueue(bare)  # error: the payload is missing
@@ -214,3 +254,25 @@ def verdicts() -> None:
     Snooze()  # error: for how long?
     Retry(after=b"5s")  # error: a duration
     Fail(5)  # error: a reason is text
+
+
+# ---- in tests --------------------------------------------------------------------------------------------------------
+
+
+def in_tests(bus: Bus) -> None:
+    assert_type(bus.enqueue(both, {"sku": "a"}, delay="5s"), Job)
+    assert_type(bus.enqueue(send, Invoice(1)).state, str)
+    assert_type(bus.enqueue("other.function", [1]), Job)
+    bus.enqueue(hook, Request(body=b"{}"))
+    bus.enqueue(nothing)
+    bus.enqueue(store, {"sku": "a"})
+    bus.enqueue(both, {"sku": 1})  # error: a sku is text
+    bus.enqueue(send, {"amount": 1})  # error: the payload is an Invoice
+    bus.enqueue(bare)  # error: the payload is missing
+    bus.enqueue(bare, 1, dealy="5s")  # error: no such wish
+    ctx = fake_context(state={"http": Client()})
+    assert_type(ctx.enqueue(both, {"sku": "a"}), str)
+    assert_type(ctx.enqueued[0].function, str)
+    send(Invoice(1), ctx)
+    ctx.enqueue(both, {"sku": 1})  # error: a sku is text
+    ctx.enqueue(bare, "1")  # error: the payload is an int

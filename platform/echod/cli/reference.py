@@ -123,7 +123,9 @@ def _classes(preface: str, named: Mapping[str, tuple[str, ...]]) -> str:
             if isinstance(each, Function):
                 parts += [f"## {name}\n", _call(each), said, ""]
                 continue
-            parts += [f"## {name}\n", *_made(each), said, "", *_fields(each), *_members(each)]
+            above = [owner for base in each.bases if isinstance(owner := body.get(_spelled(base)), ast.ClassDef)]
+            members = [member for owner in (*above, each) for member in _members(owner)]
+            parts += [f"## {name}\n", *_made(each), said, "", *_fields(each), *members]
     return "\n".join(parts)
 
 

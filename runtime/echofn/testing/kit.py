@@ -24,6 +24,7 @@ from echod.supervisor.leases import Lease
 from echofn import codec
 from echofn.annotations import name_of
 from echofn.children import Children, instant_ms
+from echofn.enqueueing import typed
 from echofn.manifest import Manifest
 from echofn.testing.hands import Hands
 from echofn.testing.loading import Source, load
@@ -135,6 +136,7 @@ class Bus:
 
     # ---- jobs ----
 
+    @typed
     def enqueue(
         self,
         function: Handler | str,

@@ -14,7 +14,7 @@ from echofn import annotations
 from echofn.options import KNOWN
 
 ALLOWED = {"__future__", "echofn", "echofn.annotations", "echofn.verdicts", "echofn.context"}
-ALLOWED |= {"echofn.verifiers", "echofn.request", "echofn.backoff", "echofn.quoting"}
+ALLOWED |= {"echofn.verifiers", "echofn.request", "echofn.backoff", "echofn.quoting", "echofn.enqueueing"}
 
 
 @pytest.mark.parametrize("statement", ["import echofn", "from echofn import *", "from echofn import queue, Context"])
