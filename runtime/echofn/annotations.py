@@ -87,11 +87,6 @@ def own_name(mark: Mark) -> str | None:
     return name if mark.kind in ("queue", "webhook") and isinstance(name, str) else None
 
 
-def own_payload(target: Callable[..., Any]) -> Any:
-    """What jobs of a function carry that are made without a payload: `@queue(payload=…)`."""
-    return next((mark.options.get("payload") for mark in marks_of(target) if mark.kind == "queue"), None)
-
-
 def is_batched(target: object) -> bool:
     """Whether a function takes the payloads of several jobs as one list."""
     return any(mark.options.get("batch") is not None for mark in marks_of(target))
@@ -185,7 +180,7 @@ if TYPE_CHECKING:
         keep: how long ended jobs are kept
         secrets: variables of the node's environment that the functions of the module get; they get no others
         redact: paths into the payload that are masked for people, on pages, in lists, logs and errors
-        payload: what a job carries that is minted without one
+        payload: what a job carries that is minted without one; the parameter's default unless it is given
         env: where the annotation counts: "prod", "dev", or a list; anywhere unless it is given
         enabled: False: nowhere
         """
@@ -208,7 +203,7 @@ if TYPE_CHECKING:
         name: the schedule's own name; its rule and zone unless it is given
         missed: which instants that passed while nothing ran are made good: none, the last, or all up to `cap`
         cap: with missed="all": how many, the newest
-        payload: what its jobs carry
+        payload: what its jobs carry; the parameter's default unless it is given
         """
         ...
 
@@ -230,7 +225,7 @@ if TYPE_CHECKING:
         name: the schedule's own name; its period unless it is given
         missed: which instants that passed while nothing ran are made good: none, the last, or all up to `cap`
         cap: with missed="all": how many, the newest
-        payload: what its jobs carry
+        payload: what its jobs carry; the parameter's default unless it is given
         """
         ...
 

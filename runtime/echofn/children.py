@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from echofn import codec
-from echofn.annotations import marks_of, name_of, own_payload
+from echofn.annotations import marks_of, name_of
 from echofn.frames import MAX_CHILDREN, MAX_PAYLOAD_BYTES, Child
 from echofn.masking import Mask
 from echofn.quoting import hidden, quoted
-from echofn.signature import shape_of
+from echofn.signature import own_payload, shape_of
 from echofn.units import duration_ms
 
 MAX_CHILDREN_BYTES = 1024 * 1024

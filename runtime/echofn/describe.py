@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, assert_never
 
 import msgspec
 
-from echofn import codec, delivery, masking, models
+from echofn import codec, delivery, masking, models, values
 from echofn.annotations import Mark, attribute_of, marks_of, name_of, own_name, recorded
 from echofn.discovery_protocol import Described, Module
 from echofn.lifespans import NOBODYS, read_lifespan
@@ -171,6 +171,7 @@ def _options(marks: list[Mark], shape: Shape | None, refuse: Callable[[int, str]
         reading = Reading(mark)
         why_off = check_whether_on(reading, given.env)
         trigger, own_policy = _read(reading, given)
+        trigger = _with_default(trigger, shape, reading)
         if id(mark) in refused:
             reading.refuse(refused[id(mark)])
         if not reading.refusals and (why := _misfit(trigger, shape, mark)):
@@ -236,6 +237,21 @@ def _has(kind: type[Trigger], triggers: Sequence[Trigger]) -> bool:
     return any(isinstance(trigger, kind) for trigger in triggers)
 
 
+def _with_default(trigger: Trigger, shape: Shape | None, reading: Reading) -> Trigger:
+    """An annotation without `payload=` takes the default of the function's parameter, as a call without it would."""
+    if isinstance(trigger, WebhookTrigger) or shape is None or "payload" in reading.mark.options:
+        return trigger
+    if not shape.has_default or delivery.names_request(shape.payload_type):
+        return trigger
+    try:
+        payload = values.payload(shape.default)
+        codec.convert(codec.decode(payload), shape.payload_type)
+    except (ValueError, codec.Unfit) as error:
+        reading.refuse(f"expected a default of the payload that a job can carry, got {shape.default!r:.100}: {error}")
+        return trigger
+    return msgspec.structs.replace(trigger, payload=payload)
+
+
 def _misfit(trigger: Trigger, shape: Shape | None, mark: Mark) -> str | None:
     """Whether the payload of jobs that get none from a caller fits the handler."""
     if shape is None or isinstance(trigger, WebhookTrigger):
@@ -251,7 +267,8 @@ def _misfit(trigger: Trigger, shape: Shape | None, mark: Mark) -> str | None:
         if is_given:
             return f"payload=: {error}"
         wanted = getattr(shape.payload_type, "__name__", str(shape.payload_type))
-        return f"expected payload=…, as the function takes {hidden(wanted, 100)} and gets None without it"
+        hint = "expected payload=…, or a default of its parameter,"
+        return f"{hint} as the function takes {hidden(wanted, 100)} and gets None without one"
     return None
 
 

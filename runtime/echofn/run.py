@@ -21,7 +21,7 @@ from echofn import capture, codec, delivery
 from echofn.children import Children
 from echofn.context import Context
 from echofn.faults import MAX_MESSAGE, fault_of, message_of, safe, traceback_of, type_of
-from echofn.frames import MAX_RESULT_BYTES, MAX_RUN_MS, Ended, Extend, Fault, Job, Progress, framed
+from echofn.frames import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES, MAX_RUN_MS, Ended, Extend, Fault, Job, Progress, framed
 from echofn.masking import Mask, leaves_of
 from echofn.quoting import quoted
 from echofn.refusals import Refusal, told
@@ -30,6 +30,7 @@ from echofn.verdicts import Cancel, Fail, Retry, Snooze, Verdict
 if TYPE_CHECKING:
     import asyncio
 
+    from echofn.signature import Shape
     from echofn.worker import Session
 
 
@@ -177,7 +178,7 @@ class Run:
             if self.session.hears_webhooks and delivery.is_request(payload):
                 payload = delivery.delivered(payload, shape.payload_type)
             elif shape.payload_type is not Any:
-                payload = codec.convert(payload, shape.payload_type)
+                payload = _as_asked(payload, shape)
         except (codec.Unfit, msgspec.DecodeError) as error:
             return None, self._unfit(error)
         return payload, None
@@ -261,6 +262,17 @@ class Run:
             obeyed=self.saw,
             **told,
         )
+
+
+def _as_asked(payload: Any, shape: Shape) -> Any:
+    """A payload as the handler's type; none as its default, where the type knows no None (a job may be of an older
+    version, whose function had no default). Raises Unfit."""
+    if payload is None and shape.has_default:
+        try:
+            return codec.convert(None, shape.payload_type)
+        except codec.Unfit:
+            payload = codec.decode(codec.encode(shape.default, MAX_PAYLOAD_BYTES, "payload"))  # no run gets another's
+    return codec.convert(payload, shape.payload_type)
 
 
 def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:

@@ -8,11 +8,12 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from echofn.annotations import is_batched
+from echofn.annotations import is_batched, marks_of
 from echofn.context import Context
 from echofn.quoting import hidden, quoted
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
+EMPTY = inspect.Parameter.empty
 _STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -23,7 +24,9 @@ class Refused(Exception):
 class Shape(NamedTuple):
     """`call(payload, ctx)` calls the function with the parameters it has.
 
-    A batched one is called with a list of payloads and returns a list of results; the types are those of one of them.
+    `default` is what the payload's parameter says (`= Invoice(0)`), else inspect's `empty`: it is the payload of a job
+    that is minted without one. A batched one is called with a list of payloads and returns a list of results; the types
+    are those of one of them, and it has no default.
     """
 
     call: Callable[[Any, Any], Any]
@@ -32,6 +35,11 @@ class Shape(NamedTuple):
     payload_type: Any  # typing.Any where nothing is said
     result_type: Any
     is_batched: bool = False
+    default: Any = EMPTY
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not EMPTY
 
 
 def why_no_function(target: Any) -> str | None:
@@ -92,7 +100,23 @@ def shape_of(function: Callable[..., Any]) -> Shape:
         if payload is None:
             raise Refused("batch=: expected a parameter for the list of payloads, got none")
         payload_type, result_type = _member(payload_type, payload.name), _member_or_any(result_type)
-    return Shape(call, payload is not None, context is not None, payload_type, result_type, is_batched(function))
+        return Shape(call, True, context is not None, payload_type, result_type, is_batched=True)
+    default = EMPTY if payload is None else payload.default
+    if default is None and payload_type is not Any:
+        payload_type = typing.Optional[payload_type]  # noqa: UP045 # of any type, as text of one may be
+    return Shape(call, payload is not None, context is not None, payload_type, result_type, default=default)
+
+
+def own_payload(function: Callable[..., Any]) -> Any:
+    """What jobs of a function carry that are made without a payload: `@queue(payload=…)`, else the parameter's default.
+
+    Raises Refused.
+    """
+    for mark in marks_of(function):
+        if mark.kind == "queue" and "payload" in mark.options:
+            return mark.options["payload"]
+    default = shape_of(function).default
+    return None if default is EMPTY else default
 
 
 def _member(kind: Any, name: str) -> Any:

@@ -20,7 +20,7 @@ import msgspec
 from echod.policy import addresses, deliveries
 from echod.policy.signatures import withheld
 from echofn import codec, delivery
-from echofn.annotations import marks_of, name_of, own_payload
+from echofn.annotations import marks_of, name_of
 from echofn.batches import results
 from echofn.children import Children
 from echofn.context import Context
@@ -31,7 +31,7 @@ from echofn.masking import Mask
 from echofn.options import Reading
 from echofn.package import Folder
 from echofn.run import Loop
-from echofn.signature import shape_of
+from echofn.signature import own_payload, shape_of
 from echofn.verdicts import Verdict
 from echofn.webhooks import read_webhook
 

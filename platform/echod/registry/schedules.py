@@ -55,6 +55,8 @@ async def register(bus: Bus, registry: Registry, schemas: Schemas, wanted: Wante
     calls.check_callable(function)
     faults: list[dict[str, str]] = []
     trigger = _trigger(wanted, faults)
+    if trigger.payload == codec.NIL:
+        trigger = msgspec.structs.replace(trigger, payload=function.default_payload)
     lane = _payload_checked(wanted, function, trigger.payload, schemas, registry.active.version, faults)
     if faults:
         raise InvalidSchedule(faults)

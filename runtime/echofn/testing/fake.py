@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from echofn import codec
-from echofn.annotations import own_payload
 from echofn.children import Children, instant_ms
 from echofn.context import Context, id_of
 from echofn.frames import Job
 from echofn.lifespans import state_of
+from echofn.signature import own_payload
 from echofn.testing.names import package_around
 from echofn.units import duration_ms
 

@@ -200,3 +200,10 @@ async def test_a_function_that_takes_no_payload_is_given_none(rig: Rig) -> None:
     await rig.registry.refresh()
     assert "takes no payload" in (await faults(rig, function="bare.bone", payload=1))["$.payload"]
     assert (await add(rig, function="bare.bone", payload=None))["error"] is None
+
+
+async def test_a_schedule_without_payload_carries_what_a_job_without_one_does(rig: Rig) -> None:
+    made = await add(rig, function="shop.usual", name="usual", payload=None)
+    ran = await rig.http.post(f"/schedules/{quote(made['id'], safe='')}/run")
+    job = (await rig.http.get(ran.headers["location"])).json()
+    assert job["payload"] == {"name": "Bo", "at": "eA=="}

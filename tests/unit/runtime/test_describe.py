@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from echofn.discovery_protocol import Described
@@ -20,6 +21,7 @@ from echofn.manifest import (
     QueueTrigger,
     Waits,
 )
+from echofn.manifest import WebhookTrigger as Webhook
 from unit.runtime.driving import discover, write
 
 HEAD = "from echofn import *\nimport datetime, functools, msgspec, typing\n"
@@ -389,7 +391,18 @@ MISTAKES = [
     ("@every('10ms')\ndef f(): pass", 3, "at least 100 ms"),
     ("@every('1s', anchor=datetime.datetime(2026, 1, 1))\ndef f(): pass", 3, "zone"),
     ("@every('20s')\n@every(20)\ndef f(): pass", 4, "two recurrences"),
-    ("@cron('* * * * *')\ndef f(p: int): pass", 3, "expected payload=…, as the function takes int"),
+    (
+        "@cron('* * * * *')\ndef f(p: int): pass",
+        3,
+        "or a default of its parameter, as the function takes int",
+    ),
+    ("@cron('* * * * *', payload=None)\ndef f(p: int = 1): pass", 3, "payload=: Expected `int`"),
+    (
+        "@cron('* * * * *')\ndef f(p: int = 'x'): pass",
+        3,
+        "expected a default of the payload that a job can carry, got 'x'",
+    ),
+    ("@queue\ndef f(p=object()): pass", 3, "expected a default of the payload that a job can carry"),
     ("@every('1s', payload='x')\ndef f(p: int): pass", 3, "payload=: Expected `int`"),
     ("@every('1s', payload=object())\ndef f(p): pass", 3, "payload="),
     ("@every('1s', payload=1)\ndef f(): pass", 3, "takes no payload"),
@@ -446,6 +459,35 @@ def test_every_mistake_of_a_function_is_told_at_once(tmp_path: Path) -> None:
     answer = described(tmp_path, "@cron('* * * * *', tzz='UTC')\n@queue(retrys=1, timeout='x')\ndef f(a, b, c): pass")
     assert answer.functions == ()
     assert [error.line for error in answer.errors] == [3, 3, 4, 4]
+
+
+DEFAULTS = """
+class Invoice(msgspec.Struct):
+    amount: int = 0
+@queue
+@cron("0 6 * * *")
+@every("20s", payload=Invoice(2))
+@every("30s", payload=None, enabled=False)
+def f(payload: Invoice | None = Invoice(1)): pass
+@cron("0 6 * * *")
+@queue
+def g(payload: Invoice = None): pass
+@queue
+def h(ctx, payload=7): pass
+@queue(batch=3)
+def many(payloads: list[int] = [1]): pass
+"""
+
+
+def test_the_default_of_the_parameter_is_what_a_job_without_payload_carries(tmp_path: Path) -> None:
+    answer = described(tmp_path, DEFAULTS)
+    assert answer.errors == ()
+    f, g, h, many = answer.functions
+    carried = [msgspec.msgpack.decode(each.payload) for each in f.triggers if not isinstance(each, Webhook)]
+    assert carried == [{"amount": 1}, {"amount": 1}, {"amount": 2}]
+    assert [msgspec.msgpack.decode(each.default_payload) for each in (g, h, many)] == [None, 7, None]
+    assert g.payload_schema is not None
+    assert {"type": "null"} in g.payload_schema["anyOf"]
 
 
 def test_a_result_type_is_only_shown(tmp_path: Path) -> None:

@@ -309,6 +309,11 @@ def anything(payload): return payload
 def nothing(): return "called"
 def context_first(ctx, payload): return [ctx.job_id, payload]
 def by_keyword(*, payload, ctx): return [payload, ctx.attempt]
+def usual(payload: Item = Item("usual", 5)):
+    payload.count += 1
+    return [payload.name, payload.count]
+def maybe(payload: Item = None): return payload
+def lenient(payload: Item | None = Item("usual")): return payload
 """
 
 
@@ -328,6 +333,10 @@ def by_keyword(*, payload, ctx): return [payload, ctx.attempt]
         ("nothing", {"ignored": 1}, "called"),
         ("context_first", 3, ["JOB0KHTOWnGLuC", 3]),
         ("by_keyword", 3, [3, 1]),
+        ("usual", None, ["usual", 6]),
+        ("usual", {"name": "a"}, ["a", 2]),
+        ("maybe", None, None),
+        ("lenient", None, None),  # as somebody wrote it: what is minted without one is minted with the default
     ],
 )
 def test_a_payload_arrives_as_the_type_that_is_asked_for(
@@ -355,6 +364,11 @@ def test_a_payload_that_does_not_fit_is_dead_and_names_the_place(
     assert answer.outcome == "dead"
     assert (answer.fault.exception, answer.fault.cause) == ("PayloadError", "payload")
     assert told in answer.fault.message
+
+
+def test_a_default_is_made_anew_for_each_run(shared: Base) -> None:
+    worker = shared.serve(TYPED, "usual")
+    assert [worker.one(None).result for _ in range(2)] == [["usual", 6], ["usual", 6]]
 
 
 def test_a_payload_that_is_no_msgpack_is_dead(shared: Base) -> None:

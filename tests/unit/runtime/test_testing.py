@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json.tool
 import logging
 import os
@@ -13,6 +14,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -406,3 +408,37 @@ def test_a_fake_context_needs_neither_pytest_nor_echod() -> None:
     code = "import sys, echofn.testing as t; t.fake_context(); print({'echod', 'pytest'} & {*sys.modules})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
+
+
+def written(folder: Path, name: str, source: str) -> ModuleType:
+    """A module of a test's own. Names are the test's: a module is imported once."""
+    (folder / f"{name}.py").write_text(source)
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
+
+
+def test_a_job_without_payload_has_the_default_of_the_parameter(bus: Bus, tmp_path: Path) -> None:
+    source = """
+from dataclasses import dataclass
+from echofn import every, queue
+@dataclass
+class Size:
+    n: int
+@queue
+@every("1h")
+def measure(payload: Size = Size(3)):
+    return payload.n
+"""
+    sized = written(tmp_path, "sized", source)
+    bus.load(sized)
+    bus.advance("1h")
+    bus.enqueue(sized.measure)
+    bus.enqueue("sized.measure")
+    bus.run_due()
+    assert [job.result for job in bus.jobs(sized.measure)] == [3, 3, 3]
+    ctx = fake_context()
+    ctx.enqueue(sized.measure)
+    assert ctx.enqueued[0].payload == sized.Size(3)
