@@ -15,6 +15,10 @@ from echofn.masking import MASK
 MOST_FAULTS = 20
 SMALL_BYTES = 4096  # of a larger payload the first fault alone is looked for: the library finds all or one
 _MOST_VALIDATORS = 1000
+_Kind = jsonschema_rs.ValidationErrorKind
+_Unions = (_Kind.AnyOf, _Kind.OneOfNotValid)
+_OneOfValues = (_Kind.Enum, _Kind.Constant)
+_OtherValues = (_Kind.Type, *_OneOfValues)
 _log = log.get("registry")
 
 
@@ -32,7 +36,7 @@ class Schemas:
         errors = validator.iter_errors(payload) if size_bytes <= SMALL_BYTES else _first_error(validator, payload)
         faults = [
             {"path": json_path(error.instance_path), "message": error.message[:500]}
-            for error in islice(errors, MOST_FAULTS)
+            for error in islice((inner for error in errors for inner in _exact(error)), MOST_FAULTS)
         ]
         first = faults[0]
         raise InvalidPayload(f"{first['path']}: {first['message']}", faults)
@@ -51,6 +55,32 @@ def _first_error(validator: jsonschema_rs.Validator, payload: object) -> Iterato
         validator.validate(payload)
     except jsonschema_rs.ValidationError as error:
         yield error
+
+
+def _exact(error: jsonschema_rs.ValidationError) -> Iterator[jsonschema_rs.ValidationError]:
+    """A fault, or where it is that none of several schemas fits (a nullable type, a union) what is wrong with the one
+    that was meant: of those for values of this kind one whose tag fits, that is wrong in the fewest places.
+    """
+    kind = error.kind
+    if not isinstance(kind, _Unions):
+        yield error
+        return
+    own = len(error.instance_path)
+    meant = [branch for branch in kind.context if branch and not any(_is_another(each, own) for each in branch)]
+    if not meant:
+        yield error
+        return
+    for inner in min(meant, key=lambda branch: (any(_is_tag(each, own) for each in branch), len(branch))):
+        yield from _exact(inner)
+
+
+def _is_another(error: jsonschema_rs.ValidationError, own: int) -> bool:
+    """Whether a branch is about values of another kind altogether."""
+    return len(error.instance_path) == own and isinstance(error.kind, _OtherValues)
+
+
+def _is_tag(error: jsonschema_rs.ValidationError, own: int) -> bool:
+    return len(error.instance_path) == own + 1 and isinstance(error.kind, _OneOfValues)
 
 
 def json_path(steps: list[str | int]) -> str:

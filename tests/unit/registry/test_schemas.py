@@ -52,6 +52,60 @@ def test_each_fault_is_named_with_its_path() -> None:
     assert any("sku" in fault["message"] for fault in found)
 
 
+class Line(msgspec.Struct):
+    sku: str
+
+
+class Basket(msgspec.Struct):
+    lines: list[Line]
+    after: Basket | None = None
+
+
+class Card(msgspec.Struct, tag="card"):
+    number: str
+    lines: dict[str, Line] = {}
+
+
+class Cash(msgspec.Struct, tag="cash"):
+    amount: int
+
+
+Paid = Card | Cash
+
+
+WITHIN: list[tuple[Any, Any, str, str]] = [
+    (Basket | None, {"lines": [{"sku": "a"}, {"sku": 1}]}, "$.lines[1].sku", '1 is not of type "string"'),
+    (Basket, {"lines": [], "after": {"lines": [{"sku": 1}]}}, "$.after.lines[0].sku", "not of type"),
+    (Basket, {"lines": [], "after": {"lines": [], "after": {"lines": [{}]}}}, "$.after.after.lines[0]", '"sku"'),
+    (list[Paid], [{"type": "cash", "amount": 1}, {"type": "cash", "amount": "x"}], "$[1].amount", "not of type"),
+    (
+        Paid | None,
+        {"type": "card", "number": "1", "lines": {"a b": {"sku": 1}}},
+        "$.lines['a b'].sku",
+        "not of type",
+    ),
+    (dict[str, Basket | int], {"k": {"lines": 5}}, "$.k.lines", "not of type"),
+    (list[Line] | None, [{"sku": "a"}, 5], "$[1]", "not of type"),
+    (int | str, [], "$", "anyOf"),  # nothing that was meant
+    (Line | None, 5, "$", "anyOf"),
+]
+
+
+@pytest.mark.parametrize(("kind", "payload", "path", "told"), WITHIN)
+@pytest.mark.parametrize("size", [100, SMALL_BYTES + 1])
+def test_a_fault_within_a_union_is_named_with_its_whole_path(
+    kind: Any, payload: Any, path: str, told: str, size: int
+) -> None:
+    first = faults(payload, msgspec.json.schema(kind), size=size)[0]
+    assert first["path"] == path
+    assert told in first["message"]
+
+
+def test_a_tag_that_none_has_is_the_fault() -> None:
+    (fault,) = faults({"type": "coin"}, msgspec.json.schema(Paid))[:1]
+    assert fault["path"] in {"$", "$.type"}
+
+
 def test_a_payload_of_another_kind_is_named_at_the_root() -> None:
     assert faults("a", {"type": "object"})[0]["path"] == "$"
     assert faults(None, {"type": "object"})[0]["path"] == "$"
