@@ -920,6 +920,17 @@ async def test_a_crash_leaves_its_python_lines_in_the_log(node: Rig) -> None:
     assert any("jobs.py" in line.text for line in lines)
 
 
+async def test_what_each_run_ended_with_is_a_line_of_its_log(make: Make) -> None:
+    async with make(function("act", retries=2)) as node:
+        raised = await node.ended("act", await node.mint("act", {"do": "raise"}))
+        crashed = await node.ended("act", await node.mint("act", {"do": "exit", "code": 3, "times": 100}))
+        for job, count in ((raised, 3), (crashed, 3)):
+            assert job.error is not None
+            lines = await node.until(lambda id=job.id, count=count: _lines(node, id, count))
+            assert [(line.attempt, line.level) for line in lines] == [(1, "error"), (2, "error"), (3, "error")]
+            assert all(job.error.message in line.text and job.error.traceback.strip() in line.text for line in lines)
+
+
 async def _lines(node: Rig, job: str, count: int) -> list[Any] | None:
     lines = [line for _, line in await node.outside.logs("jobs.act", job)]
     return lines if len(lines) >= count else None

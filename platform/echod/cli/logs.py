@@ -29,7 +29,7 @@ def logs(
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Print what a job wrote, or the jobs of a function: prints and logging; oldest line first."""
+    """Print what a job wrote, or the jobs of a function: prints, logging, and errors of runs; oldest first."""
     client = Client(url)
     if not is_job_id(name):
         asked = {"since": since, "failed": "1" if failed else None, "grep": grep or None, "limit": limit}

@@ -15,6 +15,7 @@ from echod.bus import Bus
 from echod.bus.answers import LogLine
 from echod.errors import BusError
 from echod.model.ids import JobId
+from echod.model.job import Error
 from echod.supervisor.channel import Fault
 from echod.supervisor.fanout import Spawn
 from echod.supervisor.leases import Lease
@@ -89,6 +90,12 @@ class Journal:
     def pointed(self, lease: Lease, lead: Lease) -> None:
         """Where the output of a batch is, in the log of one of its other jobs."""
         self._line(lease, "log", "info", "echod", f"ran in a batch with {lead.job.id}, whose log has the output")
+
+    def failed(self, lease: Lease, error: Error) -> None:
+        """What a run ended with: looked for where its output is, and one of several attempts' is kept nowhere else."""
+        told, trace = f"{error.type}: {error.message}", error.traceback.rstrip()
+        text = trace if trace.endswith(error.message) and trace else f"{trace}\n{told}".lstrip()
+        self._keep(lease.job.id, self._made(lease, "log", "error", "echod", text))
 
     def ended(self, lease: Lease) -> None:
         """The run is over: its last unfinished line, and what did not fit."""
