@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,21 @@ def test_a_running_job_is_not_disturbed_by_days_that_pass(node: Node) -> None:
         moved(node, "+1d")
     ended = until(lambda: (job := node.job(id))["ended"] and job)
     assert (ended["result"], ended["attempts"]) == ("undisturbed", 1)
+
+
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_a_run_began_when_it_began_whereto_the_clock_is_driven_meanwhile(node: Node, is_marked: bool) -> None:
+    id = node.mint("report.slow", 4)
+    until(lambda: node.job(id)["state"] == "active" and (not is_marked or node.job(id)["started"]))
+    minted = node.job(id)["minted"]
+    moved(node, "+3d")
+    running = until(lambda: (job := node.job(id))["started"] and job)
+    ended = until(lambda: (job := node.job(id))["ended"] and job)
+    for record in (running, ended):
+        since = datetime.fromisoformat(record["started"]) - datetime.fromisoformat(minted)
+        assert timedelta(0) <= since < timedelta(minutes=1), record
+    assert ended["history"][0]["started"] == ended["started"]
+    assert ended["ended"] > ended["started"]
 
 
 def test_a_retry_that_waits_an_hour_runs_when_the_hour_is_over(node: Node) -> None:

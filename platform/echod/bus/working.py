@@ -147,15 +147,21 @@ class Working(Core):
             self.popped.add(queue)
 
     async def extend(
-        self, queue: str, holds: Sequence[Hold], lease_ms: int = DEFAULT_LEASE_MS, *, begun: Sequence[Hold] = ()
+        self,
+        queue: str,
+        holds: Sequence[Hold],
+        lease_ms: int = DEFAULT_LEASE_MS,
+        *,
+        begun: Sequence[Hold] = (),
+        began_ms: Sequence[int] = (),
     ) -> ExtendAnswer:
-        """Renew leases; says which are lost, and which jobs were asked to stop."""
+        """Renew leases; says which are lost, and which jobs are asked to stop. `began_ms`: when each of `begun` did."""
         now_ms, lost, stopping = await self.run(
             "extend",
             queue,
             lease_ms=lease_ms,
             holds=pack([hold_row(hold) for hold in holds]),
-            begun=pack([hold_row(hold) for hold in begun]),
+            begun=pack([[*hold_row(hold), *began_ms[number : number + 1]] for number, hold in enumerate(begun)]),
         )
         return ExtendAnswer(now_ms, _ids(lost), _ids(stopping))
 

@@ -56,8 +56,9 @@ class Lease:
     """
 
     __slots__ = (
-        "begun", "cancelling", "deadline", "extensions", "first_child", "function", "granted", "hold", "index", "job",
-        "lead", "listens", "lost", "marked", "others", "output_bytes", "parts", "parts_bytes", "progress_count",
+        "began_ms", "begun", "cancelling", "deadline", "extensions", "first_child", "function", "granted", "hold",
+        "index", "job", "lead", "listens", "lost", "marked", "others", "output_bytes", "parts", "parts_bytes",
+        "progress_count",
         "settling", "told", "until", "version", "withdrawn", "worker",
     )  # fmt: skip
 
@@ -69,6 +70,7 @@ class Lease:
         self.granted = granted
         self.until = granted + lease_s
         self.begun: float | None = None
+        self.began_ms = 0  # the same on the bus's clock, which may be driven on meanwhile; for people
         self.first_child = 0
         self.progress_count = 0
         self.output_bytes = 0  # written so far, what was dropped included
@@ -205,6 +207,7 @@ class Book:
                 [lease.hold for lease in leases],
                 self._lease_ms,
                 begun=[lease.hold for lease in begun],
+                began_ms=[lease.began_ms for lease in begun],
             )
         except BusError as error:
             _log.warning("lease.not_extended", queue=self._queue, leases=len(leases), error=str(error))

@@ -93,12 +93,15 @@ def size_of(verdict: Verdict) -> int:
             return 0
 
 
-def record(worker: str, version: str, now_ms: int, wall_us: int, ended: frames.Ended, *, cold: bool) -> RunRecord:
-    """The bill of a run that answered. `wall_us` is the worker's own stop-watch, checked by the caller."""
+def record(worker: str, lease: Lease, now_ms: int, wall_us: int, ended: frames.Ended, *, cold: bool) -> RunRecord:
+    """The bill of a run that answered. `wall_us` is the worker's own stop-watch, checked by the caller.
+
+    By that it began no later than we heard of it, whereto a clock was driven meanwhile.
+    """
     return RunRecord(
         worker,
-        version,
-        now_ms - wall_us // 1000,
+        lease.version,
+        min(now_ms - wall_us // 1000, lease.began_ms or now_ms),
         now_ms,
         ended.cpu_us if 0 <= ended.cpu_us <= _MOST else 0,
         ended.peak_bytes if 0 <= ended.peak_bytes <= _MOST else 0,

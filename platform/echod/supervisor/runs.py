@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from echod import log
-from echod.model.job import Dead, Error, Release, RunRecord, Verdict
+from echod.model.job import Dead, Error, Release, Retry, RunRecord, Verdict
 from echod.policy import slots
 from echod.supervisor import batches, outcomes
 from echod.supervisor.channel import Fault
@@ -55,8 +55,9 @@ class Runs:
     # ---- of workers ---------------------------------------------------------------------------------------------
 
     def began(self, worker: Worker, lease: Lease) -> None:
+        lease.began_ms = self._now_ms(lease)
         for other in lease.others:
-            other.begun = lease.begun
+            other.begun, other.began_ms = lease.begun, lease.began_ms
         if lease.is_lost:
             worker.kill("expired", culprits=[lease])
 
@@ -66,7 +67,7 @@ class Runs:
         now_ms = self._now_ms(lease)
         most_us = (now_ms - lease.job.claimed_ms) * 1000 + 999
         wall_us = ended.wall_us if 0 <= ended.wall_us <= most_us else most_us
-        run = outcomes.record(worker.id, lease.version, now_ms, wall_us, ended, cold=worker.life.ended == 1)
+        run = outcomes.record(worker.id, lease, now_ms, wall_us, ended, cold=worker.life.ended == 1)
         payload_bytes = len(lease.job.payload) + sum(len(other.job.payload) for other in lease.others)
         self.pace = slots.observed(self.pace, wall_us, payload_bytes)
         if lease.first_child:
@@ -113,7 +114,7 @@ class Runs:
         run = RunRecord(
             worker=worker.id,
             version=lease.version,
-            started_ms=max(now_ms - ran_ms, lease.job.claimed_ms),
+            started_ms=max(min(now_ms - ran_ms, lease.began_ms or now_ms), lease.job.claimed_ms),
             ended_ms=now_ms,
             cpu_us=departure.cpu_us,
             peak_bytes=departure.peak_bytes,
@@ -202,6 +203,8 @@ class Runs:
     def _say(self, lease: Lease, verdict: Verdict) -> None:
         """This is what became of a job."""
         self._journal.ended(lease)
+        if isinstance(verdict, Retry | Dead) and not lease.lost:
+            self._journal.failed(lease, verdict.error)
         lease.settling = True
         lease.worker = None
         if lease.lost:

@@ -86,7 +86,7 @@ class Hands:
         if lease.first_child:
             is_used = ended.children or any(part.children for part in lease.parts.values())
             self._blocks.give_back(lease.first_child, used=bool(is_used))
-        run = outcomes.record(WORKER, lease.version, self._bus.clock.now_ms(), 0, ended, cold=False)
+        run = outcomes.record(WORKER, lease, self._bus.clock.now_ms(), 0, ended, cold=False)
         verdicts: list[Verdict]
         try:
             if lease.function.policy.batch is None:

@@ -162,11 +162,18 @@ def test_long_texts_are_cut() -> None:
 
 
 def test_a_bill_is_what_can_be_true() -> None:
-    run = outcomes.record("WRK1", "DEP1", 5_000, 1_500_000, said("done"), cold=True)
+    run = outcomes.record("WRK1", lease(), 5_000, 1_500_000, said("done"), cold=True)
     assert (run.started_ms, run.ended_ms, run.cold) == (3_500, 5_000, True)
     lying = frames.Ended(0, "done", 1, cpu_us=-1, peak_bytes=2**62)
-    assert outcomes.record("WRK1", "DEP1", 5_000, 0, lying, cold=False).cpu_us == 0
-    assert outcomes.record("WRK1", "DEP1", 5_000, 0, lying, cold=False).peak_bytes == 0
+    assert outcomes.record("WRK1", lease(), 5_000, 0, lying, cold=False).cpu_us == 0
+    assert outcomes.record("WRK1", lease(), 5_000, 0, lying, cold=False).peak_bytes == 0
+
+
+def test_a_run_began_no_later_than_it_said_so_wherever_a_clock_went_meanwhile() -> None:
+    begun = lease()
+    begun.began_ms = 2_000
+    run = outcomes.record("WRK1", begun, 3 * 86_400_000, 1_500_000, said("done"), cold=False)
+    assert (run.started_ms, run.ended_ms) == (2_000, 3 * 86_400_000)
 
 
 # ---- children -----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 -- RETURNS [now_ms, [id lost], [id asked to stop]]
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows serve
--- `holds` and `begun` are msgpack: [id, attempts, holder].
+-- `holds` and `begun` are msgpack: [id, attempts, holder]; of `begun` also the instant where it is known.
 mark_begun(q, cmsgpack.unpack(begun))
 local lost, stopping = {}, {}
 for _, hold in ipairs(cmsgpack.unpack(holds)) do

@@ -143,13 +143,14 @@ local function serve(q, count, lease_ms, holder)
   return jobs, false, false
 end
 
--- Jobs whose run was begun are charged when their lease is lost; the others are not.
+-- Jobs whose run was begun are charged when their lease is lost; the others are not. A hold's fourth is when that was, for people:
+-- a driven clock may have moved since.
 local function mark_begun(q, begun)
   for _, hold in ipairs(begun) do
     local key = job_key(q, hold[1])
     local row = redis.call('HMGET', key, 's', 'a', 'h', 'b')
     if row[1] == 'a' and tonumber(row[2]) == hold[2] and row[3] == hold[3] and row[4] ~= row[2] then
-      redis.call('HSET', key, 'b', hold[2], 'st', now)
+      redis.call('HSET', key, 'b', hold[2], 'st', math.min(hold[4] or now, now))
     end
   end
 end
