@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 
 from audit import audit, open_books
 from doing import claim_one, counted, done, mint, settle
-from echod.bus import Bus
-from echod.errors import BusFull
+from echod.bus import Bus, minting
+from echod.errors import BusFull, Refused
 from echod.model.job import Conflict, Full, Mint, Minted, Stale, Taken, Unique
 from echofn.manifest import Policy
 from valkey import Server, running
@@ -36,6 +39,45 @@ async def test_another_callers_id_is_taken(bus: Bus, server: Server) -> None:
     await bus.mint("f", [one])
     assert await other.mint("f", [Mint(id=one.id, payload=b"\x02")]) == [Taken(one.id)]
     await other.close()
+
+
+MALFORMED: list[tuple[int, Any, str]] = [
+    (1, 5, "payload"),
+    (2, None, "lane"),
+    (4, 3, "due"),
+    (5, "soon", "due"),
+    (5, -1, "due"),
+    (6, "high", "priority"),
+    (6, 1.5, "priority"),
+    (6, math.nan, "priority"),
+    (6, 10**9, "priority"),
+    (7, ["k", "t", 0, ""], "unique key"),
+    (7, ["k", "for ever", 0, ""], "unique key"),
+    (7, True, "unique key"),
+    (12, ["k", "t", "1h", ""], "unique key"),
+    (8, 7, "parent"),
+    (11, False, "token"),
+]
+
+
+@pytest.mark.parametrize(("index", "value", "told"), MALFORMED)
+async def test_a_mint_that_is_malformed_is_refused_before_anything_is_written(
+    bus: Bus, server: Server, monkeypatch: pytest.MonkeyPatch, index: int, value: Any, told: str
+) -> None:
+    as_it_is = minting.mint_row
+
+    def spoilt(mint: Mint, token: str) -> list[Any]:
+        row = as_it_is(mint, token)
+        if mint.payload == b"\x02":
+            row[index] = value
+        return row
+
+    monkeypatch.setattr(minting, "mint_row", spoilt)
+    good, bad = (Mint(id=bus.new_job_id(), payload=payload, lane="acme") for payload in (b"\x01", b"\x02"))
+    with pytest.raises(Refused, match=f"MALFORMED mint 2: expected another .*{told}"):
+        await bus.mint("f", [good, bad])
+    assert server.command("KEYS", "*{f}*") == []
+    assert await bus.mint("f", [good]) == [Minted(good.id)]
 
 
 async def test_a_childs_mint_is_the_same_whoever_sends_it(bus: Bus, server: Server) -> None:

@@ -24,6 +24,7 @@ _KINDS: dict[str, type[EchodError]] = {
     "NONODE": BusUnfit,
     "LEASE": LeaseGone,
     "UNKNOWN": Refused,
+    "MALFORMED": Refused,
 }
 
 

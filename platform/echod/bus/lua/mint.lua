@@ -2,11 +2,45 @@
 -- KEYS    job: unique: meta
 -- ARGV    queue outside resend first_ms mints
 -- RETURNS [per mint: 1 | [2, owner] duplicate | [3, owner] conflict | [4, pending] full | 5 taken | 6 stale]
+-- ERRORS  MALFORMED a mint is not as below; none of them is minted
 -- INCLUDE time counters news ring bell close rows birth
 -- `mints` is msgpack: [id, payload, lane, lane as written or false, when (0 now, 1 in, 2 at), ms, priority,
 -- unique or false: [key, mode, ms, body], parent, version, wait channel, token, once], parent to wait channel false without. `once`
 -- is a second key of a fixed time, the request's own: it keeps the first answer, a duplicate's too. A child's token is '0' whoever
 -- sends it, so that supervisor and pump may both.
+local MOST_PRIORITY, MOST_MS = 1000000, 9007199254740991 -- as callers are told; as exact as a double
+
+local function is_whole(value, most)
+  return type(value) == 'number' and value % 1 == 0 and math.abs(value) <= most
+end
+
+local function is_text(value, or_false) return type(value) == 'string' or (or_false and value == false) end
+
+local function is_key(key)
+  if type(key) ~= 'table' then return not key end
+  local is_timed = key[2] == 't' and is_whole(key[3], MOST_MS) and key[3] > 0
+  return is_text(key[1]) and (is_timed or key[2] == 'd' or key[2] == 's') and is_text(key[4])
+end
+
+-- What is wrong with a mint; nil: nothing. Whatever a command would refuse later would leave half a row.
+local function fault_of(mint)
+  if type(mint) ~= 'table' then return 'mint' end
+  if not (is_text(mint[1]) and is_text(mint[2]) and is_text(mint[3]) and is_text(mint[4], true)) then return 'id, payload or lane' end
+  if not (is_whole(mint[5], 2) and is_whole(mint[6], MOST_MS) and mint[5] >= 0 and mint[6] >= 0) then return 'due' end
+  if not is_whole(mint[7], MOST_PRIORITY) then return 'priority' end
+  if not (is_key(mint[8]) and is_key(mint[13])) then return 'unique key' end
+  for i = 9, 11 do
+    if not is_text(mint[i], true) then return 'parent, version or wait' end
+  end
+  if not is_text(mint[12]) then return 'token' end
+end
+
+local wanted = cmsgpack.unpack(mints)
+for i, mint in ipairs(wanted) do
+  local fault = fault_of(mint)
+  if fault then return redis.error_reply('MALFORMED mint ' .. i .. ': expected another ' .. fault .. '; nothing was minted') end
+end
+
 local meta = redis.call('HMGET', q.meta, 'n', 'max', 'cut', 'reg')
 local pending, max_pending = tonumber(meta[1]) or 0, tonumber(meta[2])
 if not meta[4] then
@@ -85,6 +119,6 @@ local function mint_one(mint)
 end
 
 local answers = {}
-for i, mint in ipairs(cmsgpack.unpack(mints)) do answers[i] = mint_one(mint) end
+for i, mint in ipairs(wanted) do answers[i] = mint_one(mint) end
 close(q)
 return answers
