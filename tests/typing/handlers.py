@@ -263,7 +263,7 @@ def in_tests(bus: Bus) -> None:
     assert_type(bus.enqueue(both, {"sku": "a"}, delay="5s"), Job)
     assert_type(bus.enqueue(send, Invoice(1)).state, str)
     assert_type(bus.enqueue("other.function", [1]), Job)
-    bus.enqueue(hook, Request(body=b"{}"))
+    assert_type(bus.post("/hooks/x", {"tenant": "a"}, headers={"X-Sig": "…"}), Job)
     bus.enqueue(nothing)
     bus.enqueue(store, {"sku": "a"})
     bus.enqueue(both, {"sku": 1})  # error: a sku is text

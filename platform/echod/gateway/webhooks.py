@@ -10,6 +10,8 @@ The manifest names the secrets; their values come from this process's own enviro
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -23,6 +25,7 @@ from echod.gateway import problems
 from echod.gateway.desk import Desk, answer
 from echod.gateway.invoke import accepted
 from echod.gateway.problems import Problem
+from echod.model.ids import JobId
 from echod.model.job import NO_LANE, Mint, Unique
 from echod.policy import addresses, deliveries, paths, signatures
 from echod.policy.deliveries import METHODS, challenge_of, delivery_of
@@ -63,7 +66,11 @@ def found_at(desk: Desk, request: Request) -> Found | None:
     if request.method in METHODS:
         desk.active()
     active = desk.registry.active
-    hooks = hooks_of(active.manifest) if active else ()
+    return found_among(hooks_of(active.manifest) if active else (), request)
+
+
+def found_among(hooks: Sequence[Hook], request: Request) -> Found | None:
+    """The one of these whose path a request came to."""
     asked = _decoded_segments(request)
     match = addresses.match([hook.trigger.path for hook in hooks], asked) if asked is not None else None
     return Found(hooks[match.index], match.params) if match else None
@@ -94,15 +101,20 @@ async def _taken(desk: Desk, request: Request, found: Found) -> tuple[Response, 
         raise Problem("unverified", proof.why, headers=_asked_for(trigger))
     if (challenge := challenge_of(trigger.verify, delivered.said)) is not None:
         return answer({"challenge": challenge}), "challenge"
-    mint = Mint(
-        id=desk.bus.new_job_id(),
-        payload=delivered.envelope(),
-        lane=_picked(desk, found.hook, delivered, "lane") or NO_LANE,
-        priority=function.policy.priority,
-        unique=_unique(desk, found.hook, delivered),
-    )
+    mint = mint_of(found.hook, delivered, desk.bus.new_job_id(), desk.counts.unfit)
     minted = await desk.bus.mint_outside(function.name, mint)
     return await accepted(desk, function.name, minted, False), "repeated" if minted.duplicate else "minted"
+
+
+def mint_of(hook: Hook, delivered: Delivered, id: JobId, unfit: Counter[tuple[str, str]]) -> Mint:
+    """The job of a request that may come in; `unfit` counts the functions and options whose path led to no text."""
+    return Mint(
+        id=id,
+        payload=delivered.envelope(),
+        lane=_picked(hook, delivered, "lane", unfit) or NO_LANE,
+        priority=hook.function.policy.priority,
+        unique=_unique(hook, delivered, unfit),
+    )
 
 
 def _check_form(request: Request) -> None:
@@ -213,7 +225,7 @@ class Delivered:
         return None if text is None else text.encode("utf-8", "backslashreplace").decode()  # lone surrogates of JSON
 
 
-def _picked(desk: Desk, hook: Hook, delivered: Delivered, option: str) -> str | None:
+def _picked(hook: Hook, delivered: Delivered, option: str, unfit: Counter[tuple[str, str]]) -> str | None:
     """What `lane` or `unique` finds; nothing, and counted, where an object or a list lies."""
     path = getattr(hook.trigger, option)
     if not isinstance(path, str):
@@ -221,11 +233,11 @@ def _picked(desk: Desk, hook: Hook, delivered: Delivered, option: str) -> str | 
     try:
         return delivered.at(path) or None
     except Refused:
-        desk.counts.unfit[hook.function.name, option] += 1
+        unfit[hook.function.name, option] += 1
         return None
 
 
-def _unique(desk: Desk, hook: Hook, delivered: Delivered) -> Unique | None:
+def _unique(hook: Hook, delivered: Delivered, unfit: Counter[tuple[str, str]]) -> Unique | None:
     """The function's own key, else the sender's delivery id for 24 hours.
 
     Under the path it came to: what two tenants of `/hooks/{tenant}` send may have one id.
@@ -234,7 +246,7 @@ def _unique(desk: Desk, hook: Hook, delivered: Delivered) -> Unique | None:
     if trigger.unique is True:
         digest = hashlib.sha256(delivered.query_string + b" " + delivered.body).hexdigest()
         return Unique(f"hook:body:{delivered.place} {digest}", until=trigger.until)
-    if (own := _picked(desk, hook, delivered, "unique")) is not None:
+    if (own := _picked(hook, delivered, "unique", unfit)) is not None:
         return Unique(f"hook:own:{delivered.place} {own}", until=trigger.until)
     delivery = delivery_of(trigger.verify, delivered.headers, delivered.body, delivered.said)
     return None if delivery is None else Unique(f"hook:id:{delivered.place} {delivery}", until=DELIVERY_MS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,7 @@ import msgspec
 from echod.bus import Bus as EchodBus
 from echod.errors import Refused
 from echod.model.ids import JobId, VersionId, branded
-from echod.model.job import Conflict, Error, Full, Minted, State
+from echod.model.job import Conflict, Error, Full, Mint, Minted, State
 from echod.model.job import Job as Record
 from echod.pump.pump import Pump
 from echod.registry.registry import Registry
@@ -155,13 +155,30 @@ class Bus:
         children = Children(first, package_around(function) if self._package is None else self._package)
         children.add(function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority)
         (child,) = mints_of(JobId(""), first, children.close(), self._registry.function)
-        mint = msgspec.structs.replace(child.mint, parent=None)
-        (answer,) = self._call(self._bus.mint(child.queue, [mint], outside=True))
+        return self._minted(child.queue, msgspec.structs.replace(child.mint, parent=None))
+
+    def post(
+        self, path: str, body: Any = b"", *, headers: Mapping[str, str] | None = None, method: str = "POST"
+    ) -> Job:
+        """The job of a request to a webhook: `bus.post("/hooks/github", {"ref": "main"}, headers={"X-GitHub-Event":
+        "push"})`. Of the same delivery again, the first one's.
+
+        `body`: bytes or text as they are; anything else as JSON. `path` may have a query. The request counts as
+        verified: no secret and no signature is asked for. Raises LookupError where no loaded webhook has the path.
+        """
+        from echofn.testing.requests import Sent  # brings the gateway along
+
+        active = self._registry.active
+        sent = Sent(active.manifest if active else Manifest(""), method, path, body, headers)
+        return self._minted(sent.function, sent.mint(self._bus.new_job_id()))
+
+    def _minted(self, queue: str, mint: Mint) -> Job:
+        (answer,) = self._call(self._bus.mint(queue, [mint], outside=True))
         match answer:
             case Minted(id):
-                return Job(self, child.queue, id)
+                return Job(self, queue, id)
             case Full(pending):
-                raise Refused(f"{child.queue} is full: {pending} jobs wait")
+                raise Refused(f"{queue} is full: {pending} jobs wait")
             case Conflict(id):
                 raise Refused(f"another job, {id}, has this unique key")
             case _:

@@ -420,6 +420,34 @@ def written(folder: Path, name: str, source: str) -> ModuleType:
         sys.path.remove(str(folder))
 
 
+HOOKS = """
+from echofn import Request, webhook
+@webhook("/hooks/github/{team}", verify="github", secret="NOT_SET_HERE", lane="json.repository.name")
+def on_push(request: Request):
+    said = request.json()["ref"], request.headers["X-GitHub-Event"]
+    return [*said, request.params, dict(request.query), request.method]
+@webhook("/hooks/plain", verify=None)
+def plain(text: str):
+    return text
+"""
+
+
+def test_a_request_to_a_webhook_becomes_the_job_that_it_would_become(bus: Bus, tmp_path: Path) -> None:
+    hooks = written(tmp_path, "hooks", HOOKS)
+    bus.load(hooks)
+    pushed = {"ref": "main", "repository": {"name": "echod"}}
+    headers = {"X-GitHub-Event": "push", "X-GitHub-Delivery": "72d3162e", "X-Hub-Signature-256": "sha256=00"}
+    job = bus.post("/hooks/github/core%20team?dry=1", pushed, headers=headers)
+    assert bus.post("/hooks/github/core%20team?dry=1", pushed, headers=headers) == job  # the same delivery
+    text = bus.post("/hooks/plain", "hello", method="PUT")
+    bus.run_due()
+    assert job.result == ["main", "push", {"team": "core team"}, {"dry": "1"}, "POST"]
+    assert (job.function, job.lane, text.result) == ("hooks.on_push", "echod", "hello")
+    assert "x-hub-signature-256" not in job.payload["headers"]  # as in production
+    with pytest.raises(LookupError, match=r"/hooks/nowhere.*loaded: /hooks/github/\{team\}, /hooks/plain"):
+        bus.post("/hooks/nowhere")
+
+
 def test_a_job_without_payload_has_the_default_of_the_parameter(bus: Bus, tmp_path: Path) -> None:
     source = """
 from dataclasses import dataclass
