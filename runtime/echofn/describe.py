@@ -132,7 +132,7 @@ def _judge(target: Callable[..., Any], marks: list[Mark], module: Module, given:
     payload_schema = _payload_schema(shape, marks, lambda text: refuse(first, text)) if shape else None
     if errors or shape is None:
         return Described(module.name, errors=tuple(errors))
-    off = tuple(Off(name, mark.kind, module.file, mark.line, why) for mark, why in options.off)
+    off = tuple(Off(name, mark.kind, module.file, mark.line, why, module.name) for mark, why in options.off)
     if not options.triggers:
         return Described(module.name, off=off)
     function = Function(

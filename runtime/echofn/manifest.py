@@ -178,6 +178,7 @@ class Off(msgspec.Struct, frozen=True):
     file: str
     line: int
     why: str  # enabled=False, env="prod"
+    module: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):

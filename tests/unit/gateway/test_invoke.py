@@ -53,7 +53,7 @@ async def test_a_call_without_a_payload_gets_that_of_the_annotation(rig: Rig, bo
 
 
 async def test_a_function_that_is_off_here_says_why(server: Valkey) -> None:
-    off = (Off("m.f", "queue", "m.py", 4, "env=prod"), Off("m.f", "cron", "m.py", 5, "enabled=False"))
+    off = (Off("m.f", "queue", "m.py", 4, "env=prod", "m"), Off("m.f", "cron", "m.py", 5, "enabled=False"))
     async with serving(server, off=off) as rig:
         answer = await rig.call("m.f", None)
         assert answer.status_code == 404
@@ -61,7 +61,11 @@ async def test_a_function_that_is_off_here_says_why(server: Valkey) -> None:
             answer.json()["detail"] == "m.f is off here: @queue (m.py:4) has env=prod, @cron (m.py:5) has enabled=False"
         )
         listed = (await rig.http.get("/functions")).json()["off"]
-        assert listed[0] == {"function": "m.f", "kind": "queue", "file": "m.py", "line": 4, "why": "env=prod"}
+        first = {"function": "m.f", "kind": "queue", "module": "m", "file": "m.py", "line": 4, "why": "env=prod"}
+        assert listed[0] == first
+        page = (await rig.http.get("/", headers={"Accept": "text/html"})).text
+        assert "2 annotations are off here" in page
+        assert "<code>@queue</code> of m.f: <code>env=prod</code>" in page
 
 
 async def test_an_empty_body_for_a_function_that_needs_more_is_422(rig: Rig) -> None:

@@ -197,8 +197,8 @@ def test_an_annotation_that_is_off_is_as_if_it_were_not_written(
         assert sum(isinstance(trigger, kind) for trigger in function.triggers) == count
     assert len(function.triggers) == sum(count for count, _ in kinds)
     assert function.policy.retries == (9 if env == "prod" else 3)
-    others = [Off("m.prod_only", "cron", "m.py", 10, "env=prod")] if env != "prod" else []
-    others.append(Off("m.off", "queue", "m.py", 12, "enabled=False"))
+    others = [Off("m.prod_only", "cron", "m.py", 10, "env=prod", "m")] if env != "prod" else []
+    others.append(Off("m.off", "queue", "m.py", 12, "enabled=False", "m"))
     assert [(each.line, each.why) for each in answer.off if each.function == "m.f"] == off
     assert [each for each in answer.off if each.function != "m.f"] == others
 

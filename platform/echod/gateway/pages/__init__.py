@@ -12,6 +12,7 @@ marked `+`. Whatever is missing shows as "–"; unknown keys are ignored; a wron
              "degraded": [text], "clock": "driven"|"frozen"|null, "signed_in": bool}: signed_in shows a "Sign out"
              button (POST /logout)
   functions  GET /functions: {"functions": [F], "errors": [{"module", "file"+, "line", "column", "message", "kind"+}],
+             "off"+: [{"function", "kind", "module", "file", "line", "why"}] of annotations that do not count here,
              "occurrences"+: [{"function", "recurrence", "due", "job", "state"}] of the last 5 minutes, any order}
              F has these extras:
              + "paused": bool, "doc", "file", "line", "takes_payload": bool, "payload_schema": JSON Schema | null

@@ -206,6 +206,16 @@ class LoadError(msgspec.Struct, frozen=True):
     kind: str = "error"
 
 
+class Off(msgspec.Struct, frozen=True):
+    """An annotation that does not count here."""
+
+    function: str = ""
+    kind: str = ""
+    file: str = ""
+    line: int | None = None
+    why: str = ""
+
+
 class SeenOccurrence(msgspec.Struct, frozen=True):
     """One due time that became a job."""
 
@@ -220,6 +230,7 @@ class SeenOccurrence(msgspec.Struct, frozen=True):
 class FunctionsPage(msgspec.Struct, frozen=True):
     functions: tuple[Function, ...] = ()
     errors: tuple[LoadError, ...] = ()
+    off: tuple[Off, ...] = ()
     occurrences: tuple[SeenOccurrence, ...] = ()
 
 

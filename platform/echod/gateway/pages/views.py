@@ -42,6 +42,7 @@ def functions(page: given.FunctionsPage, now_ms: float) -> View:
         "title": "Functions",
         "rows": rows,
         "errors": page.errors,
+        "off": page.off,
         "strip": strip(page, now_ms),
         "totals": {
             "rate": sum(one.f.rate for one in rows),
