@@ -8,7 +8,7 @@ before), never by an id inside.
 
 Order on a worker's channel: `Imported` where the module has a lifespan, then `Ready`, or `Failed`, once; then, for
 each job in the order in which they were handed over, `Begun(index)` and one `Ended(index, …)`, or, where that was
-asked for, `Skipped(index)`. A sync worker ends a
+asked for, `Skipped(index)`; at last `Left` where the rest of the lifespan failed. A sync worker ends a
 job before it begins the next; an async one has at most `per_worker` begun and not ended, and ends them in any order.
 `Begun` of a next job rides in the same write as the `Ended` that made room for it, so a row of them costs one write a
 job. `Part`, `Output`, `Progress`, `Extend` and `Listens` may come at any time between a job's `Begun` and its `Ended`.
@@ -159,6 +159,14 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
     cause: str = "error"  # error | wall:…
 
 
+class Left(msgspec.Struct, frozen=True, tag="left", array_like=True):
+    """The last job has ended, and the rest of the lifespan failed; the worker exits all the same."""
+
+    exception: str
+    message: str
+    traceback: str
+
+
 class Begun(msgspec.Struct, frozen=True, tag="begun", array_like=True):
     index: int
 
@@ -250,7 +258,7 @@ class Listens(msgspec.Struct, frozen=True, tag="listens", array_like=True):
     index: int
 
 
-FromWorker = Imported | Ready | Failed | Begun | Skipped | Part | Ended | Output | Progress | Extend | Listens
+FromWorker = Imported | Ready | Failed | Left | Begun | Skipped | Part | Ended | Output | Progress | Extend | Listens
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_base = msgspec.msgpack.Decoder(ToBase).decode

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from echofn.annotations import Mark, recorded
-from echofn.faults import raw, traceback_of
+from echofn.faults import MAX_MESSAGE, message_of, raw, safe, traceback_of, type_of
+from echofn.frames import Left
 from echofn.options import Reading
 from echofn.values import some_time
 
@@ -122,8 +123,8 @@ class Lifespan:
             value = manager.__enter__()
         return state_of(self._file, value)
 
-    def leave(self, loop: Loop, folder: Folder, mask: Mask) -> None:
-        """Run the rest of it. It is too late for anybody to hear what it raises: that goes to the output."""
+    def leave(self, loop: Loop, folder: Folder, mask: Mask) -> Left | None:
+        """Run the rest of it. Gives what is to be told of an end that was none: raised, or yielded once more."""
         try:
             if self._manager is not None:
                 self._manager.__exit__(None, None, None)
@@ -131,7 +132,11 @@ class Lifespan:
                 self._over.set()
                 loop.get().run_until_complete(self._task)
         except BaseException as error:
-            raw(2, f"@lifespan ({self.place}) did not end well:\n{traceback_of(error, folder, mask)}")
+            trace = traceback_of(error, folder, mask)
+            raw(2, f"@lifespan ({self.place}) did not end well:\n{trace}")
+            message = f"@lifespan ({self.place}) did not end well: {message_of(error, mask)}"
+            return Left(type_of(error, mask), safe(message, MAX_MESSAGE), trace)
+        return None
 
     async def _live(
         self,

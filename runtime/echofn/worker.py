@@ -88,8 +88,8 @@ class Session:
 
     def leave(self) -> None:
         """The last job has ended: the rest of the lifespan."""
-        if self._lifespan is not None:
-            self._lifespan.leave(self.loop, self.folder, self.mask)
+        if self._lifespan is not None and (left := self._lifespan.leave(self.loop, self.folder, self.mask)):
+            self.send(framed(left))
 
 
 def _nobody_asks(_run: Run) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from echod.bus.answers import LogLine
 from echofn import frames
 from echofn.manifest import Function
 from unit.supervisor import rig as rigs
@@ -364,6 +365,29 @@ async def test_a_lifespan_is_left_when_the_node_drains_and_when_a_worker_has_run
         assert await node.supervisor.drain(10)
         words = file.read_text().split()
         assert words.count("enter") == words.count("leave") >= 2
+
+
+@pytest.mark.parametrize(
+    ("end", "told"), [("yield {}", "RuntimeError: "), ("raise ValueError('late')", "ValueError: late")]
+)
+async def test_a_lifespan_that_does_not_end_well_is_told_in_the_log_of_the_last_job(
+    make: Make, capfd: pytest.CaptureFixture[str], end: str, told: str
+) -> None:
+    head = "from echofn import lifespan\nasync def act(p, ctx): ...\n"
+    source = f"{head}@lifespan\nasync def clients():\n    yield\n    {end}\n"
+    async with make(act(startup_ms=30_000, recycle_jobs=1), source=source) as node:
+        job = await node.ended("act", await node.mint("act", {}))
+        assert job.state == "done"
+        await node.until(lambda: _logged(node, job.id))  # the worker is replaced after its one job
+        [line] = await _logged(node, job.id)
+        assert (line.level, line.logger) == ("error", "echod")
+        assert "@lifespan (jobs.py:3) did not end well" in line.text
+        assert told in line.text
+    assert "lifespan.not_left" in capfd.readouterr().err
+
+
+async def _logged(node: Rig, id: str) -> list[LogLine]:
+    return [line for _, line in await node.outside.logs("jobs.act", id)]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,10 @@ class JobEvents(Protocol):
 
     def progressed(self, worker: Worker, lease: Lease, progress: frames.Progress) -> None: ...
 
+    def left(self, worker: Worker, last: Lease | None, left: frames.Left) -> None:
+        """The end of a lifespan failed, after the last job that the worker ran, if it ran one."""
+        ...
+
     def spilled(self, worker: Worker, lease: Lease, data: bytes) -> None:
         """Bytes written past Python, to the process's own stdout or stderr."""
         ...

@@ -81,6 +81,16 @@ def not_started(lease: Lease, run: RunRecord, failed: frames.Failed, cause: str,
     return Dead(lease.hold, run, error) if cause.startswith("wall:") else _retry(lease, run, error, None, roll)
 
 
+def error_of_leaving(left: frames.Left) -> Error:
+    """Of a lifespan that did not end well: for people, charged to nobody."""
+    return Error(
+        type=left.exception[:MAX_TYPE],
+        message=left.message[:MAX_MESSAGE],
+        traceback=left.traceback[-MAX_TRACEBACK:],
+        cause="error",
+    )
+
+
 def size_of(verdict: Verdict) -> int:
     """About how many bytes a verdict takes on its way, beside a few dozen."""
     match verdict:

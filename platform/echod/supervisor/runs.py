@@ -96,6 +96,12 @@ class Runs:
         for member in lease.members:
             self._journal.progressed(member, progress)
 
+    def left(self, worker: Worker, last: Lease | None, left: frames.Left) -> None:
+        error = outcomes.error_of_leaving(left)
+        _log.error("lifespan.not_left", queue=self._queue, worker=worker.id, error=f"{error.type}: {error.message}")
+        if last is not None:
+            self._journal.failed(last, error)
+
     def spilled(self, worker: Worker, lease: Lease, data: bytes) -> None:
         self._journal.spilled(lease, data)
 

@@ -60,6 +60,7 @@ class Worker:
         self.limit = limit  # jobs after which it is replaced
         self.handed = 0  # jobs ever given to it
         self.was_stopped = False
+        self.has_left = False  # its lifespan, and not well
         self.charged_cpu_us = 0  # reported by its runs so far
         self.stirred = instant()  # when it was last handed a job or said something
         self._base, self._jobs, self._owner = base, jobs, owner
@@ -75,6 +76,7 @@ class Worker:
         self._was_ready = False
         self._process_gone = False
         self._failed: frames.Failed | None = None
+        self._answered: Lease | None = None  # the last that was
         self._detail = ""
         self._starting: asyncio.TimerHandle | None = None
         self._waits: list[asyncio.TimerHandle] = []
@@ -218,7 +220,7 @@ class Worker:
                         if not has_drained and self._pipe is not None:
                             has_drained = True
                             self._pipe.drain()  # what it wrote past Python came before its answer
-                        lease = life.answered(frame.index)
+                        lease = self._answered = life.answered(frame.index)
                         self.charged_cpu_us += max(frame.cpu_us, 0)
                         jobs.answered(self, lease, frame)
                     case frames.Part():
@@ -245,9 +247,17 @@ class Worker:
                     case frames.Failed():
                         life.failed()
                         self._failed = frame
+                    case frames.Left():
+                        self._left(frame)
         except Fault as fault:
             self._broke(fault)
         self.stirred = instant()
+
+    def _left(self, left: frames.Left) -> None:
+        if self.life.running or self.has_left:
+            raise Fault("expected a lifespan to be left once, after the last job")
+        self.has_left = True
+        self._jobs.left(self, self._answered, left)
 
     def _skipped(self, lease: Lease) -> None:
         if lease.told is None and not lease.withdrawn:

@@ -22,6 +22,7 @@ SAID: tuple[frames.FromWorker, ...] = (
     frames.Output(0, "stdout", "", "", "häll\x00o", 12),
     frames.Progress(0, 0.5, "half"),
     frames.Ended(0, "done", 1, 2, 3, result=b"\x01", children=(frames.Child(1, "f", b"\xc0"),)),
+    frames.Left("RuntimeError", "generator didn't stop", "…"),
     frames.Failed("ValueError", "no", "…"),
 )
 STREAM = b"".join(frames.framed(frame) for frame in SAID)
