@@ -12,6 +12,7 @@ import pytest
 from audit import audit
 from doing import LEASE_MS, ME, claim, counted, done, mint, settle
 from echod.bus import Bus, address
+from echod.bus.bus import check_kind
 from echod.errors import BusAway, BusReadOnly, BusUnfit
 from echod.model.job import Mint, Minted
 from valkey import Server, running
@@ -296,6 +297,24 @@ async def test_another_wire_version_is_unfit(server: Server) -> None:
     server.command("SET", "emq:{~}:wire", 2)
     with pytest.raises(BusUnfit, match="wire version 1, got 2"):
         await Bus.open(server.address)
+
+
+@pytest.mark.parametrize("version", ["6.2.14", "7.0.15", "7.1.0"])
+def test_an_older_server_is_unfit_and_told_so(version: str) -> None:
+    with pytest.raises(BusUnfit, match=f"7.2 or newer, got {version}; upgrade the server"):
+        check_kind({"redis_version": version})
+    check_kind({"redis_version": "7.2.4"})
+    check_kind({"redis_version": "10.0.0"})
+
+
+async def test_a_server_in_cluster_mode_is_unfit_and_so_is_a_sentinel() -> None:
+    """Nothing is written: a script that reached for two slots would fail in the middle of the work."""
+    async with running("--cluster-enabled", "yes") as server:
+        with pytest.raises(BusUnfit, match="Cluster mode"):
+            await Bus.open(server.address)
+        assert server.command("DBSIZE") == 0
+    with pytest.raises(BusUnfit, match="Sentinel"):
+        check_kind({"redis_version": "7.2.4", "redis_mode": "sentinel"})
 
 
 async def test_nothing_there_is_away_at_once() -> None:

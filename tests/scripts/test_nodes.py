@@ -10,7 +10,7 @@ from audit import audit, open_books
 from doing import ME, claim, claim_one, mint
 from echod.bus import Bus
 from echod.bus.clock import IdMaker
-from echod.errors import BusFull, BusUnfit, LeaseGone
+from echod.errors import BusUnfit, LeaseGone
 from echod.model.ids import NodeId, millisecond_of
 from valkey import Server
 
@@ -150,17 +150,17 @@ async def test_a_bell_that_is_handed_on_rings_once(bus: Bus, server: Server) -> 
     assert audit(server, "f").wake == ["f"]
 
 
-async def test_a_bell_that_a_full_server_let_nobody_answer_is_answered_by_the_next_claim(
+async def test_a_bell_that_a_refusing_server_let_nobody_answer_is_answered_by_the_next_claim(
     bus: Bus, server: Server
 ) -> None:
     await mint(bus)
     assert await bus.ring_wait(5) == "f"
-    server.command("CONFIG", "SET", "maxmemory", "1000000")
+    server.command("ACL", "SETUSER", "default", "-evalsha")
     try:
-        with pytest.raises(BusFull):
+        with pytest.raises(BusUnfit):
             await claim(bus)
     finally:
-        server.command("CONFIG", "SET", "maxmemory", "0")
+        server.command("ACL", "SETUSER", "default", "+evalsha")
     await claim_one(bus)
     await mint(bus)
     assert await bus.ring_wait(1) == "f"

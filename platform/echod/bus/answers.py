@@ -10,7 +10,7 @@ from echod.model.ids import JobId, VersionId
 from echod.model.job import Claimed
 from echod.policy.recurring import Standing
 
-Blocked = Literal["empty", "paused", "capped"]
+Blocked = Literal["empty", "paused", "capped", "full"]
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, assert_never, cast
 
 import msgspec
@@ -37,6 +37,21 @@ OLDEST_SERVER = (7, 2)
 MINT_TRIES = 3
 _message = msgspec.msgpack.Decoder()
 Callback = Callable[..., object]
+
+
+def check_kind(info: Mapping[str, str]) -> None:
+    """Whether a server's INFO is of one that we can use. Raises BusUnfit."""
+    version = info.get("redis_version", "0.0")
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
+        raise BusUnfit(f"expected a Valkey or Redis server of version 7.2 or newer, got {version}; upgrade the server")
+    mode = info.get("server_mode") or info.get("redis_mode")  # as Valkey says, and as Redis
+    if mode == "cluster":
+        raise BusUnfit(
+            "expected a server of its own, got one in Cluster mode: echod does not follow its redirections yet; "
+            "use a primary with replicas"
+        )
+    if mode == "sentinel":
+        raise BusUnfit("expected the server that keeps the jobs, got a Sentinel; give the primary's address")
 
 
 class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, Driving):
@@ -74,6 +89,7 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, D
         return bus
 
     async def close(self) -> None:
+        await super().close()
         await self._park.close()
         await self._news.close()
         await self.link.close()
@@ -135,10 +151,11 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, D
         return cast('Literal["listening", "ended", "unknown"]', said)
 
     async def _check_server(self) -> None:
+        check_kind(await self.info("server"))
         sent_ms = monotonic_ms()
         if self.driven:
             await self.link.command("SETNX", self.keys.clock, "+0")
-        raw, time, setting = await self.link.commands([("INFO", "server"), ("TIME",), ("GET", self.keys.clock)])
+        time, setting = await self.link.commands([("TIME",), ("GET", self.keys.clock)])
         if setting is not None and not self.driven:
             raise BusUnfit(
                 "expected a bus on its server's own clock, got one that `echod dev --clock` drives; "
@@ -146,12 +163,6 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, D
             )
         self.clock.hear(driven_ms(time, setting), sent_ms)
         self.clock.frozen = setting is not None and setting[:1] == b"="
-        info = dict(line.split(":", 1) for line in raw.decode().splitlines() if ":" in line)
-        version = info.get("redis_version", "0.0")
-        if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_SERVER:
-            raise BusUnfit(
-                f"expected a Valkey or Redis server of version 7.2 or newer, got {version}; upgrade the server"
-            )
         wire = await self.link.command("GET", self.keys.wire)
         if wire is None:
             # A server that takes no writes just now can be looked at all the same; the next node marks it.

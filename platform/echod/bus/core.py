@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
+import contextlib
 import secrets
 from typing import Any
 
@@ -11,8 +13,13 @@ from echod.bus.clock import BusClock, IdMaker, StepWatch
 from echod.bus.link import Link
 from echod.bus.scripts import Script, library
 from echod.bus.wire import Argument
+from echod.errors import BusError, BusFull
 
 PLACES_REMEMBERED = 10_000
+RELIEF_ROWS = 500  # a step
+RELIEF_PAUSE_S = 0.01
+RELIEF_REST_S = 1.0
+ROOM = 0.95  # of the limit: else the next mint fills it again
 
 
 class Core:
@@ -32,6 +39,7 @@ class Core:
         self._bases: dict[str, str] = {}
         self._names: dict[str, str] = {}  # escaped → as people write it
         self._places: collections.OrderedDict[str, str] = collections.OrderedDict()
+        self._relieving: asyncio.Task[None] | None = None
 
     async def run(self, verb: str, queue: str | None = None, /, **arguments: Argument) -> Any:
         """A verb's reply; arguments are bound by the names in its header."""
@@ -46,7 +54,28 @@ class Core:
     ) -> Any:
         keys = (self.base(queue) if queue is not None else self.keys.everywhere, self.keys.everywhere)
         bound = [arguments[name] for name in script.argv]
-        return await self.link.script(script, keys, bound, [resent[name] for name in script.argv] if resent else None)
+        try:
+            again = [resent[name] for name in script.argv] if resent else None
+            return await self.link.script(script, keys, bound, again)
+        except BusFull:
+            if self._relieving is None or self._relieving.done():
+                self._relieving = asyncio.create_task(self._relieve(), name="bus-relief")
+            raise
+
+    async def _relieve(self) -> None:
+        """Let archives give way until there is room; where the server cannot be asked, the next -OOM begins anew."""
+        keys = (self.keys.everywhere, self.keys.everywhere)
+        with contextlib.suppress(BusError):
+            used, limit = 1, 1
+            while limit and used >= limit * ROOM:
+                trimmed, used, limit = await self.link.script(self.scripts["relieve"], keys, [RELIEF_ROWS])
+                await asyncio.sleep(RELIEF_PAUSE_S if trimmed else RELIEF_REST_S)
+
+    async def close(self) -> None:
+        """End what runs beside the calls."""
+        if self._relieving is not None:
+            self._relieving.cancel()
+            await asyncio.gather(self._relieving, return_exceptions=True)
 
     def base(self, queue: str) -> str:
         base = self._bases.get(queue)

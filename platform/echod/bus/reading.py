@@ -11,6 +11,7 @@ from echod.bus.answers import LaneRow, Metrics, MinutePoint, QueueStats
 from echod.bus.core import Core
 from echod.bus.keys import escape
 from echod.bus.rows import STATE_LETTERS, job
+from echod.errors import BusAway, BusError
 from echod.model.job import Job, State
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -145,9 +146,8 @@ class Reading(Core):
         ]
 
     async def server(self) -> dict[str, object]:
-        """What the /bus page tells: version, memory, persistence, eviction policy, clients."""
-        raw: bytes = await self.link.command("INFO")
-        info = dict(line.split(":", 1) for line in raw.decode().splitlines() if ":" in line and line[0] != "#")
+        """What the /bus page and `echod doctor` tell: version, memory, persistence, eviction policy, clients."""
+        info = await self.info()
         return {
             "server": info.get("server_name", "redis"),
             "version": info.get("valkey_version") or info.get("redis_version", ""),
@@ -157,11 +157,40 @@ class Reading(Core):
             "memory_limit_bytes": int(info.get("maxmemory", 0)),
             "policy": info.get("maxmemory_policy", ""),
             "append_only": info.get("aof_enabled") == "1",
+            "append_bytes": int(info.get("aof_current_size", 0)),
+            "append_ok": info.get("aof_last_write_status", "ok") == "ok",
+            "rewrite_ok": info.get("aof_last_bgrewrite_status", "ok") == "ok",
+            "snapshot_ok": info.get("rdb_last_bgsave_status", "ok") == "ok",
             "role": info.get("role", ""),
             "replicas": int(info.get("connected_slaves", 0)),
             "clients": int(info.get("connected_clients", 0)),
             "commands": int(info.get("total_commands_processed", 0)),
         }
+
+    async def info(self, *sections: str) -> dict[str, str]:
+        """INFO, of these sections or of all."""
+        raw: bytes = await self.link.command("INFO", *sections)
+        return dict(line.split(":", 1) for line in raw.decode().splitlines() if ":" in line and line[0] != "#")
+
+    async def settings(self, *names: str) -> dict[str, str]:
+        """The server's settings of these names; none where it keeps them to itself, as some providers do."""
+        try:
+            flat: list[bytes] = await self.link.command("CONFIG", "GET", *names)
+        except BusAway:
+            raise
+        except BusError:
+            return {}
+        return {flat[index].decode(): flat[index + 1].decode() for index in range(0, len(flat), 2)}
+
+    async def check(self, queue: str, sample: int) -> tuple[int, list[tuple[str, str]]]:
+        """How many jobs of a sample were looked at, and what is not in its one place: (what is wrong, which)."""
+        looked, faults = await self.run("check", queue, sample=sample)
+        return looked, [(what.decode(), which.decode(errors="replace")) for what, which in faults]
+
+    async def loaded_scripts(self) -> tuple[int, int]:
+        """How many of this version's scripts the server has, and how many there are; others are loaded when used."""
+        shas = [script.sha for script in self.scripts.values()]
+        return sum(await self.link.command("SCRIPT", "EXISTS", *shas)), len(shas)
 
 
 def _is_over(name: str, now_ms: int) -> bool:

@@ -89,14 +89,21 @@ def compose(name: str, *, freeing: bool = False, driven: bool = False) -> Script
     """
     header, body = parse(read(name))
     flag = header.flags.split(" ")[0]
-    second_head = "second head" in header.flags
-    head = "#!lua" if not flag or (second_head and not freeing) else f"#!lua flags={flag}"
+    two_heads = has_second_head(header)
+    head = "#!lua" if not flag or (two_heads and not freeing) else f"#!lua flags={flag}"
     parts = [head, parse(read("include/keys"))[1], "local q, g = space(KEYS[1]), space(KEYS[2])"]
     if header.argv:
         parts.append(f"local {', '.join(header.argv)} = unpack(ARGV)")
+    if two_heads:
+        parts.append(f"local memory_is_out = {'true' if freeing else 'false'}")
     parts += [_included(include, driven=driven) for include in header.include]
     raw = "\n".join([*parts, body]).encode()
     return Script(name, header.argv, raw, hashlib.sha1(raw).hexdigest().encode())
+
+
+def has_second_head(header: Header) -> bool:
+    """Whether the verb is loaded twice: a script is not told that memory is out, so the head it runs under says it."""
+    return "second head" in header.flags
 
 
 def _included(name: str, *, driven: bool) -> str:
@@ -111,5 +118,5 @@ def _included(name: str, *, driven: bool) -> str:
 def library(*, driven: bool = False) -> dict[str, Script]:
     """All scripts by verb; `settle!` is settle under its freeing head."""
     found = {name: compose(name, driven=driven) for name in names() if driven or name not in DRIVEN_ONLY}
-    found["settle!"] = compose("settle", freeing=True, driven=driven)
-    return found
+    two = [name for name in found if has_second_head(parse(read(name))[0])]
+    return found | {f"{name}!": compose(name, freeing=True, driven=driven) for name in two}

@@ -71,8 +71,8 @@ class Working(Core):
     ) -> SettleAnswer:
         """End claims by their verdicts, and claim `count` in the same step.
 
-        When the server's memory is out, what can be settled is settled and nothing is claimed. After BusAway call
-        again, with the same verdicts or with more: those that were sent are not sent twice.
+        When the server's memory is out it goes on, and archives give way (decision 0030). After BusAway call again,
+        with the same verdicts or with more: those that were sent are not sent twice.
         """
         return await self._exchange(queue, claimer, verdicts, count, lease_ms, begun)
 
@@ -127,11 +127,11 @@ class Working(Core):
         try:
             reply = await self.run_script(self.scripts[call.verb], queue, call.arguments)
         except BusFull:
-            if not call.verb.startswith("settle") or call.verb.endswith("!"):
+            if call.verb.endswith("!"):
                 self._not_run(queue, desk, call)
                 raise
-            # Nothing was run. Settling frees memory and is let through alone, under the second head.
-            return await self._send_call(queue, desk, _Call("settle!", {**call.arguments, "want": 0}, call.settled))
+            # Nothing was run, and now we know that memory is out. What ends frees: it goes on under the second head.
+            return await self._send_call(queue, desk, _Call(f"{call.verb}!", call.arguments, call.settled))
         except BusAway:
             raise
         except Exception:

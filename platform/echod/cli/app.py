@@ -38,6 +38,7 @@ VERBS = {
     "clock": ("clock", "Drive the clock of an `echod dev --clock`."),
     "sandbox": ("sandbox", "Try the walls here; print each, and what a function opens."),
     "token": ("token", "Make, list and revoke tokens, and one-time login links."),
+    "doctor": ("doctor", "Look at the bus: what a crash can lose, and what to mend."),
     "bus": ("project", "Print the address of the bus in use."),
     "config": ("project", "Print the settings in use, secrets masked."),
 }

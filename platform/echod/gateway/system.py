@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,6 +14,7 @@ from echod.gateway.guard import withdrawn
 from echod.gateway.lanes import lanes_of
 from echod.gateway.sse import streamed
 from echod.gateway.views import View, node_view, plain
+from echod.policy import diagnosis
 
 
 async def healthz(desk: Desk, request: Request) -> Response:
@@ -29,7 +30,7 @@ async def readyz(desk: Desk, request: Request) -> Response:
         server = await desk.bus.server()
         if server["role"] != "master":
             reasons.append("bus: expected a server that takes writes, got a replica; wait, or mend --bus")
-        ails = _ails(server)
+        ails = diagnosis.ails(msgspec.convert(server, diagnosis.Vitals))
     except BusError as error:
         reasons.append(f"bus: {error}")
     active = desk.registry.active
@@ -44,19 +45,6 @@ async def readyz(desk: Desk, request: Request) -> Response:
         "reasons": reasons,
     }
     return answer(view, status=503 if reasons else 200, headers={"Retry-After": "1"} if reasons else None)
-
-
-def _ails(server: Mapping[str, object]) -> list[str]:
-    """What a server that answers and takes writes still lacks."""
-    used, limit = cast("int", server["memory_bytes"]), cast("int", server["memory_limit_bytes"])
-    found: list[str] = []
-    if limit and used >= limit:
-        found.append(
-            f"the bus is at its memory limit ({used} of {limit} bytes): new jobs are refused, running ones end"
-        )
-    if server["policy"] not in ("", "noeviction"):
-        found.append(f"maxmemory-policy is {server['policy']}: jobs can be evicted; set noeviction")
-    return found
 
 
 async def metrics(desk: Desk, request: Request) -> Response:

@@ -15,23 +15,27 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import uvloop
 
 from echod import log
 from echod.bus import Bus
+from echod.bus.address import parse
 from echod.bus.exposed import open_port
 from echod.config import Config
 from echod.deploy.discovery import Discovery
 from echod.deploy.live import Live
 from echod.deploy.publish import Publisher
 from echod.deploy.snapshot import served_folder
-from echod.errors import BusAway, Refused
+from echod.errors import BusAway, BusUnfit, Refused
 from echod.node import terminal
 from echod.node.doors import Walls, chosen, needs_token, reaches_bus, refuse_open_door, wanted
 from echod.node.dotenv import loaded
 from echod.node.embedded import Embedded, find_binary
 from echod.node.lock import StateLock
 from echod.node.parts import Parts
+from echod.node.standby import Standby
+from echod.policy import diagnosis
 from echod.registry.registry import Registry
 
 if TYPE_CHECKING:
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 
 _log = log.get("node")
 
-AWAY_S = 1.0
+AWAY_S, UNFIT_S = 1.0, 3.0  # between two looks at a bus that is away, or that cannot be used
 
 
 def serve(config: Config, names: frozenset[str], folder: Path | None, *, dev: bool) -> int:
@@ -56,6 +60,8 @@ def serve(config: Config, names: frozenset[str], folder: Path | None, *, dev: bo
                 else "--bus; leave one out"
             )
         )
+    if config.bus is not None:
+        parse(config.bus)  # what is no address is refused here; a bus behind one is waited for
     served = served_folder(folder) if folder is not None else None
     if dev and served is not None:
         os.environ.update(loaded(served, os.environ))  # discovery and workers take secrets from the environment
@@ -109,12 +115,10 @@ class Node:
             await discovery.prepare()
         importing = asyncio.ensure_future(asyncio.to_thread(importlib.import_module, "echod.node.roles"))
         address = await self._address(down)
-        bus = await self._open(address)
+        standby = Standby(self._config, self._walls.level, serves="gateway" in self._names)
+        down.push_async_callback(standby.end)
+        bus = await self._open(address, standby)
         down.push_async_callback(bus.close)
-        if "gateway" in self._names and not self._config.token and needs_token(self._config, self._verb):
-            held = await bus.tokens()
-            known = any(row.kind == "token" and not row.is_over(bus.clock.now_ms()) for row in held.rows)
-            refuse_open_door(self._config, self._verb, has_tokens=known)
         port = await open_port(bus, address) if "worker" in self._names else None
         registry = Registry(bus, self._config.state, admit=lambda function: reaches_bus(function, port))
         down.callback(registry.close)
@@ -126,7 +130,7 @@ class Node:
         parts = Parts(
             bus, address, registry, publisher, self._config, self._verb, self._names, self._folder, self._walls
         )
-        roles: Roles = (await importing).Roles(parts, quit=self._signalled)
+        roles: Roles = (await importing).Roles(parts, standby, quit=self._signalled)
         if self._embedded is not None:
             roles.keep("server", self._embedded.run())
         await roles.come_up(down)
@@ -150,17 +154,38 @@ class Node:
         await self._embedded.start()
         return self._embedded.address
 
-    async def _open(self, address: str) -> Bus:
-        """The bus, waited for as long as it takes: whoever starts everything at once need not order it."""
-        told = False
+    async def _open(self, address: str, standby: Standby) -> Bus:
+        """The bus, waited for as long as it takes: whoever starts everything at once need not order it.
+
+        One of yours that cannot be used is waited for, too, until its password, or whatever it is, was mended.
+        """
         while True:
             try:
-                return await Bus.open(address, app=self._config.app, driven=self._config.clock)
+                bus = await Bus.open(address, app=self._config.app, driven=self._config.clock)
+                try:
+                    await self._look_at(bus)
+                except BaseException:
+                    await bus.close()
+                    raise
+                return bus
             except BusAway as error:
-                if not told:
-                    terminal.waiting(str(error))
-                    told = True
+                await standby.tell(error)
                 await asyncio.sleep(AWAY_S)
+            except BusUnfit as error:
+                if self._config.bus is None:
+                    raise
+                await standby.tell(error)
+                await asyncio.sleep(UNFIT_S)
+
+    async def _look_at(self, bus: Bus) -> None:
+        """What is asked of a bus before anything is served. Raises Refused for a gateway that would ask no token."""
+        if "gateway" in self._names and not self._config.token and needs_token(self._config, self._verb):
+            held = await bus.tokens()
+            known = any(row.kind == "token" and not row.is_over(bus.clock.now_ms()) for row in held.rows)
+            refuse_open_door(self._config, self._verb, has_tokens=known)
+        for ail in diagnosis.ails(msgspec.convert(await bus.server(), diagnosis.Vitals)):
+            _log.error("bus.ails", what=ail)
+            terminal.alarm(ail)
 
     def _signalled(self) -> None:
         if not self._told.is_set():

@@ -30,6 +30,7 @@ from echod.node import terminal
 from echod.node.beat import Beat
 from echod.node.console import Console
 from echod.node.parts import Parts
+from echod.node.standby import Standby
 from echod.pump.pump import Pump
 from echod.supervisor.supervisor import Supervisor
 
@@ -43,8 +44,9 @@ JOIN_S = 1.0
 class Roles:
     """What runs on one bus connection until `drain`. `failed` is resolved with what ended a part that never ends."""
 
-    def __init__(self, parts: Parts, *, quit: Callable[[], None]) -> None:
+    def __init__(self, parts: Parts, standby: Standby, *, quit: Callable[[], None]) -> None:
         self._parts = parts
+        self._standby = standby
         self._quit = quit
         self._node = NodeId(branded("NOD", secrets.randbits(63)))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -143,14 +145,14 @@ class Roles:
             self.keep("release", self._supervisor.release())
 
     async def _join(self) -> None:
-        """Lease a node number; waited for while the bus is away or full."""
+        """Lease a node number; waited for while the bus is away, a replica, or does not let us."""
         while True:
             try:
                 return await self._parts.bus.join(self._node, info=self._info())
-            except BusUnfit:
-                raise
             except BusError as error:
-                _log.warning("join.failed", error=str(error))
+                if isinstance(error, BusUnfit) and self._parts.config.bus is None:
+                    raise
+                await self._standby.tell(error)
                 await asyncio.sleep(JOIN_S)
 
     def _info(self) -> bytes:
@@ -182,6 +184,7 @@ class Roles:
             parts.bus, parts.registry, parts.config, status=self._status, level=parts.walls.level, deploys=deploys
         )
         self._server = Server(app, parts.config)
+        await self._standby.end()
         await self._server.start()
         down.push_async_callback(self._server.stop)
         host, port = self._server.address

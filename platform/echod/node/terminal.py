@@ -56,6 +56,11 @@ def waiting(why: str) -> None:
         _log.info("bus.awaited", why=why)
 
 
+def alarm(what: str) -> None:
+    """What can lose jobs, in red."""
+    say(f"\x1b[31m{what}\x1b[0m" if _COLOURED else what)
+
+
 def draining(busy: int) -> None:
     """Told to stop: jobs that run may end."""
     if busy:

@@ -2,7 +2,9 @@
 -- KEYS    later meta
 -- ARGV    queue generation retries backoff keep_ms max_pending batch batch_wait_ms redact
 -- RETURNS ok | older
+-- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows birth generation
+-- It runs although memory is out: a node that starts then must serve, or nobody settles and trims.
 -- `redact` is opaque here: pages ask for it when no version has the function any more.
 local LANES_JUDGED = 200
 if is_older(q, generation) then return 'older' end

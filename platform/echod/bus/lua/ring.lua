@@ -1,7 +1,8 @@
 -- Hand the bell on: a node that popped a queue it cannot serve puts its name back, where nobody has meanwhile.
 -- KEYS    meta global.wake
--- INCLUDE time counters news ring bell close
 -- RETURNS ok
+-- FLAGS   allow-oom
+-- INCLUDE time counters news ring bell close
 if not redis.call('LPOS', g.wake, name_of(q)) then
   redis.call('HDEL', q.meta, 'rung')
   ring_if_serviceable(q)

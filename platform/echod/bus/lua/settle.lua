@@ -2,8 +2,8 @@
 -- KEYS    job: active out meta
 -- ARGV    claimer sequence want lease_ms holder popped begun verdicts
 -- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked, retry_in_ms, rebuilt_ms|absent]
--- FLAGS   allow-oom (second head: settle alone, after -OOM)
--- INCLUDE time counters news ring bell close rows serve last trim
+-- FLAGS   allow-oom (second head: after -OOM)
+-- INCLUDE time counters news ring bell close rows serve full last trim
 -- `verdicts` is msgpack: [kind, id, attempts, holder, run, started, ended, …]; run is packed, for the page to read:
 -- [worker, version, started, ended, cpu_us, peak_bytes, cold]. done: result, children [[id, packed]] or false
 -- · retry: error, cause, after_ms · dead: error, cause · delay: after_ms · cancelled: error or false · release (run false).
@@ -112,11 +112,11 @@ end
 if #left > 0 then redis.call('ZREM', q.active, unpack(left)) end
 if ended > 0 then
   file_archived(q)
-  trim_archive(q, 2 * ended)
+  trim_archive(q, 2 * ended, memory_is_out)
 end
 
 local jobs, blocked, retry_in_ms = {}, false, false
-if tonumber(want) > 0 then jobs, blocked, retry_in_ms = serve(q, tonumber(want), tonumber(lease_ms), holder) end
+if tonumber(want) > 0 then jobs, blocked, retry_in_ms = serve_within_memory(q, tonumber(want), tonumber(lease_ms), holder) end
 remember(q, claimer, sequence, holder, refused, jobs, blocked, retry_in_ms)
 close(q)
 if popped == '1' then answer_bell(q) end

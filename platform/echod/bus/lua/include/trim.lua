@@ -4,8 +4,9 @@
 -- What ended in the last ten seconds stays, so that a mint that is sent again (within five) still finds its row; only twice
 -- the byte limit overrides that, and then `cut` remembers until when a missing row proves nothing. A child stays longer:
 -- where its parent's node died before it cleared `out`, the beat's sweep mints it again and must still find its row.
+-- When memory is out the whole archive is over its limits, and what ended in the last ten seconds may fill FULL_BYTES.
 local KEEP_MS, KEEP_COUNT, KEEP_BYTES, MORGUE_MS = 7 * 86400000, 10000, 64 * 1024 * 1024, 30 * 86400000
-local YOUNG_MS, CHILD_MS = 10000, 30000
+local YOUNG_MS, CHILD_MS, FULL_BYTES = 10000, 30000, 8 * 1024 * 1024
 
 local function erase(q, id)
   redis.call('UNLINK', job_key(q, id), log_key(q, id))
@@ -13,17 +14,18 @@ local function erase(q, id)
   redis.call('ZREM', q.logged, id)
 end
 
-local function trim_archive(q, limit)
+local function trim_archive(q, limit, memory_is_out)
   local state = redis.call('HMGET', q.meta, 'keep', 'ab', 'keep_count', 'keep_bytes')
   local keep, bytes = tonumber(state[1]) or KEEP_MS, tonumber(state[2]) or 0
   local max_bytes = tonumber(state[4]) or KEEP_BYTES
+  local most_bytes = memory_is_out and math.min(2 * max_bytes, FULL_BYTES) or 2 * max_bytes
   local excess = redis.call('ZCARD', q.done) - (tonumber(state[3]) or KEEP_COUNT)
   local before_bytes, gone = bytes, {}
   local oldest = redis.call('ZRANGE', q.done, 0, limit - 1, 'WITHSCORES')
   for i = 1, #oldest, 2 do
     local id, age = oldest[i], now - tonumber(oldest[i + 1])
-    local over = excess > 0 or bytes > max_bytes
-    if not (age > keep or (over and age > YOUNG_MS) or bytes > 2 * max_bytes) then break end
+    local over = memory_is_out or excess > 0 or bytes > max_bytes
+    if not (age > keep or (over and age > YOUNG_MS) or bytes > most_bytes) then break end
     local row = redis.call('HMGET', job_key(q, id), 'sz', 'pa')
     if row[2] and age <= CHILD_MS and bytes <= 2 * max_bytes then break end
     if age <= YOUNG_MS then redis.call('HSET', q.meta, 'cut', now) end

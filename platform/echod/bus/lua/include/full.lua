@@ -1,0 +1,8 @@
+-- What may still be claimed when memory is out: a job that runs and ends frees more than its lease costs.
+-- KEYS out
+-- Unless it has children: they cannot be minted now and lie in `out`. So a queue whose children wait rests until they went.
+local RESTS_MS = 1000
+local function serve_within_memory(q, count, lease_ms, holder)
+  if memory_is_out and redis.call('EXISTS', q.out) == 1 then return {}, 'full', RESTS_MS end
+  return serve(q, count, lease_ms, holder)
+end

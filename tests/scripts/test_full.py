@@ -1,0 +1,149 @@
+"""A server whose memory is out: new work is refused, what is there goes on and makes room, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from audit import audit, open_books
+from doing import LEASE_MS, ME, claim, claim_one, done, mint, retry, settle
+from echod.bus import Bus
+from echod.errors import BusFull
+from echod.model.job import Child, Mint, Minted
+from valkey import Server, running
+
+
+@pytest.fixture
+async def full(server: Server, bus: Bus) -> AsyncIterator[Server]:
+    """The server with four jobs of `f`, of which one is ours, and its memory out since."""
+    await mint(bus, count=3)
+    yield server
+    server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+def fill(server: Server) -> None:
+    server.command("CONFIG", "SET", "maxmemory", "1")
+
+
+async def test_waiting_jobs_are_claimed_and_end_although_no_job_can_be_minted(bus: Bus, full: Server) -> None:
+    fill(full)
+    with pytest.raises(BusFull):
+        await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"\x01")])
+    jobs = await claim(bus, 2)
+    following = await settle(bus, [done(jobs[0]), retry(jobs[1])], count=1)
+    await settle(bus, [done(job) for job in following])
+    books = audit(full, "f")
+    assert (len(books.done), len(books.schedule), len(books.active), books.lanes) == (2, 1, 0, {})
+
+
+async def test_a_claim_at_the_limit_sent_twice_claims_once(bus: Bus, full: Server) -> None:
+    """The second head remembers as the first does."""
+    fill(full)
+    jobs = await claim(bus, 2)
+    last = {name: value for name, value in _last(full).items() if name in ("seq", "holder")}
+    assert [job.holder for job in jobs] == [last["holder"]] * 2
+    again = await bus.run(
+        "claim!", "f", claimer=ME, sequence=last["seq"], want=2, lease_ms=LEASE_MS, holder="else", popped=0,
+        begun=b"\x90",
+    )  # fmt: skip
+    assert [row[0].decode() for row in again[2]] == [job.id for job in jobs]
+    assert len(audit(full, "f").active) == 2
+
+
+def _last(server: Server) -> dict[str, str]:
+    flat = server.command("HGETALL", f"emq:{{f}}:last:{ME}")
+    assert isinstance(flat, list)
+    return {str(flat[i], "ascii"): str(flat[i + 1], "ascii") for i in range(0, len(flat), 2)}
+
+
+async def test_scripts_that_were_flushed_are_loaded_again_although_memory_is_out(bus: Bus, full: Server) -> None:
+    fill(full)
+    full.command("SCRIPT", "FLUSH")
+    await settle(bus, [done(await claim_one(bus))])
+    assert len(audit(full, "f").done) == 1
+
+
+async def test_a_queue_whose_children_cannot_be_minted_rests_and_others_go_on(bus: Bus, full: Server) -> None:
+    """Else every claimed parent would grow the server, without a bound."""
+    await mint(bus, "g")
+    (parent,) = await claim(bus, 1)
+    fill(full)
+    child = Child("g", Mint(id=bus.new_job_id(), payload=b"\x01", parent=parent.id))
+    await settle(bus, [done(parent, children=(child,))])
+    answer = await bus.claim("f", ME, 1, LEASE_MS)
+    assert (answer.jobs, answer.blocked, answer.retry_in_ms) == ((), "full", 1000)
+    await claim_one(bus, "g")
+    full.command("CONFIG", "SET", "maxmemory", "0")
+    assert len(await claim(bus, 1)) == 1
+
+
+async def test_a_node_starts_and_serves_on_a_full_server(bus: Bus, full: Server) -> None:
+    from echofn.manifest import Policy
+
+    fill(full)
+    late = await Bus.open(full.address)
+    await late.join("NOD2")  # type: ignore[arg-type]
+    await late.configure("fresh", Policy(), 1)
+    await late.beat(pump=True)
+    await late.ring("f")
+    await late.close()
+
+
+async def test_archives_give_way_until_jobs_can_be_minted_again() -> None:
+    """Finished jobs fill the server (their retention allows more than there is): they go, the young ones stay."""
+    async with running("--maxmemory-policy", "noeviction") as server:
+        bus = await Bus.open(server.address)
+        try:
+            await bus.join("NOD1")  # type: ignore[arg-type]
+            results = bytes(50_000)
+            for _ in range(40):
+                await mint(bus, count=10)
+                await settle(bus, [done(job, result=results) for job in await claim(bus, 10)])
+            server.clock.advance(11_000)
+            kept = await mint(bus, count=20)
+            await settle(bus, [done(job, result=results) for job in await claim(bus, 20)])
+            (waits,) = await mint(bus)
+            used = memory_of(server)
+            server.command("CONFIG", "SET", "maxmemory", used - 1_000_000)
+            one = Mint(id=bus.new_job_id(), payload=b"\x01")
+            with pytest.raises(BusFull):
+                await bus.mint("f", [one])
+            async with asyncio.timeout(10):
+                while memory_of(server) > (used - 1_000_000) * 0.95:
+                    await asyncio.sleep(0)
+            assert await bus.mint("f", [one]) == [Minted(one.id)]
+            books = audit(server, "f")
+            assert set(kept) <= set(books.done)
+            assert len(books.done) < 420
+            assert {waits, one.id} == set(books.lanes["-"])
+        finally:
+            await bus.close()
+
+
+async def test_results_that_pile_up_within_seconds_are_bounded_when_memory_is_out() -> None:
+    """The last ten seconds are kept for mints that are sent again, but not without an end."""
+    async with running("--maxmemory-policy", "noeviction") as server:
+        bus = await Bus.open(server.address)
+        try:
+            await bus.join("NOD1")  # type: ignore[arg-type]
+            await mint(bus, count=200)
+            server.command("CONFIG", "SET", "maxmemory", memory_of(server) + 1_000_000)
+            jobs = await claim(bus, 5)
+            while jobs:
+                jobs = await settle(bus, [done(job, result=bytes(200_000)) for job in jobs], count=5)
+            limit = int(server.command("CONFIG", "GET", "maxmemory")[1])  # type: ignore[index]
+            async with asyncio.timeout(10):
+                while memory_of(server) > limit + 9 * 1024 * 1024:  # FULL_BYTES, and the row that passed it
+                    await asyncio.sleep(0.01)
+            assert len(open_books(server, "f").done) < 60
+            assert audit(server, "f").lanes == {}
+        finally:
+            await bus.close()
+
+
+def memory_of(server: Server) -> int:
+    told = server.command("INFO", "memory")
+    assert isinstance(told, bytes)
+    return int(told.split(b"used_memory:")[1].split()[0])

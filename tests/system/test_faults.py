@@ -1,0 +1,266 @@
+"""Whole nodes on a server that fails them: full, away, loading, frozen, closed to them; they recover by themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from audit import audit
+from nodes import TOKEN, Node, run, until
+from valkey import Server
+
+Make = Callable[..., Node]
+WORK = {"shop.py": "from echofn import queue\n\n\n@queue()\ndef pack(payload):\n    return len(payload)\n"}
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes nodes that are gone at the end."""
+    made: list[Node] = []
+
+    def make(files: dict[str, str] | None = None) -> Node:
+        made.append(Node(tmp_path / str(len(made)), WORK if files is None else files))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def own() -> Iterator[Server]:
+    """A server of the test's own, with an append-only file."""
+    server = Server(append_only=True)
+    server.start()
+    yield server
+    server.remove()
+
+
+def info(server: Server, name: str) -> int:
+    told = server.command("INFO")
+    assert isinstance(told, bytes)
+    return int(told.split(f"\n{name}:".encode())[1].split()[0])
+
+
+def pending(node: Node) -> int:
+    return int(node.get("/functions/shop.pack")["pending"])
+
+
+def test_a_server_full_of_waiting_jobs_is_worked_off_and_takes_new_ones_then(make: Make, own: Server) -> None:
+    node = make().start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
+    assert node.ask("POST", "/functions/shop.pack/pause")[0] == 200
+    own.command("CONFIG", "SET", "maxmemory", info(own, "used_memory") + 4_000_000)
+    minted: list[str] = []
+    said: tuple[int, Any] = (202, None)
+    while said[0] == 202:
+        said = node.ask("POST", "/functions/shop.pack", "x" * 20_000)
+        if said[0] == 202:
+            minted.append(said[1]["id"])
+    assert (said[0], said[1]["type"]) == (503, "urn:echod:problem:bus-full")
+    assert 50 < len(minted) < 400
+    assert any("memory limit" in each for each in node.get("/readyz")["degraded"])
+    assert node.ask("POST", "/functions/shop.pack/resume")[0] == 200
+    until(lambda: own.command("ZCARD", "emq:{shop.pack}:done") == len(minted))
+    audit(own, "shop.pack")
+    before = info(own, "used_memory")
+    own.clock.advance(11_000)  # what has just ended stays ten seconds, for mints that are sent again
+    node.ask("POST", "/functions/shop.pack", "x" * 20_000)
+    until(lambda: node.ask("POST", "/functions/shop.pack", "x" * 20_000)[0] == 202)
+    until(lambda: info(own, "used_memory") < before)
+    until(lambda: pending(node) == 0)
+    assert info(own, "maxmemory") > info(own, "used_memory")
+    assert "Traceback" not in node.said()
+
+
+def test_a_node_that_starts_on_a_full_server_works_it_off(make: Make, own: Server) -> None:
+    first = make().start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
+    assert first.ask("POST", "/functions/shop.pack/pause")[0] == 200
+    minted = [first.mint("shop.pack", "x") for _ in range(20)]
+    assert first.ask("POST", "/functions/shop.pack/resume")[0] == 200
+    assert first.end() == 0
+    own.command("CONFIG", "SET", "maxmemory", "1")
+    second = make().start("start", "--bus", own.address, folder=False, ECHOD_TOKEN=TOKEN)
+    until(lambda: own.command("ZCARD", "emq:{shop.pack}:done") == len(minted))
+    audit(own, "shop.pack")
+    assert second.process is not None
+    assert second.process.poll() is None
+
+
+# ---- a start without a bus ----------------------------------------------------------------------------------------
+
+
+def refuse(server: Server) -> None:
+    server.command("ACL", "SETUSER", "default", "-evalsha")
+
+
+def permit(server: Server) -> None:
+    server.command("ACL", "SETUSER", "default", "+evalsha")
+
+
+def lock(server: Server) -> None:
+    server.command("CONFIG", "SET", "requirepass", "secret")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "mend", "said"),
+    [
+        (lambda own: own.kill(), lambda own: own.start(), "no bus answers"),
+        (lambda own: os.kill(own.pid, signal.SIGSTOP), lambda own: os.kill(own.pid, signal.SIGCONT), "does not answer"),
+        (refuse, permit, "NOPERM"),
+        (
+            lambda own: own.command("REPLICAOF", "127.0.0.1", "1"),
+            lambda own: own.command("REPLICAOF", "NO", "ONE"),
+            "READONLY",
+        ),
+    ],
+    ids=["away", "frozen", "forbidden", "replica"],
+)
+def test_a_node_without_a_bus_stays_up_says_why_and_is_ready_once_it_is_there(
+    make: Make, own: Server, spoil: Callable[[Server], Any], mend: Callable[[Server], Any], said: str
+) -> None:
+    spoil(own)
+    node = make().start("start", "--bus", own.address, ready=False, ECHOD_TOKEN=TOKEN)
+    status, ready = node.ask("GET", "/readyz")
+    assert (status, ready["ready"], ready["bus"]) == (503, False, False)
+    assert said in " ".join(ready["reasons"])
+    assert node.ask("GET", "/healthz") == (200, {"ok": True})
+    status, problem = node.ask("POST", "/functions/shop.pack", "x")
+    assert (status, problem["status"]) == (503, 503)
+    assert said in problem["detail"]
+    mend(own)
+    until(lambda: node.is_up(ready=True))
+    assert node.call("shop.pack", "abc") == 3
+    assert node.said().count("bus.awaited") <= 3  # said, not repeated each second
+
+
+def test_a_node_with_a_wrong_password_stays_up_until_it_is_the_right_one(make: Make, own: Server) -> None:
+    own.command("CONFIG", "SET", "requirepass", "other")
+    address = f"unix://:secret@{own.socket}"
+    node = make().start("start", "--bus", address, ready=False, ECHOD_TOKEN=TOKEN)
+    status, ready = node.ask("GET", "/readyz")
+    assert (status, ready["reasons"]) == (503, ["bus: WRONGPASS invalid username-password pair or user is disabled."])
+    assert "secret" not in node.said()
+    with redis.Redis(unix_socket_path=str(own.socket), password="other") as client:
+        client.config_set("requirepass", "secret")
+    until(lambda: node.is_up(ready=True))
+    assert node.call("shop.pack", "abc") == 3
+
+
+def test_a_node_that_starts_while_its_bus_loads_is_ready_when_that_has_loaded(make: Make) -> None:
+    server = Server("--key-load-delay", "3000", append_only=True)  # µs for each command of the file
+    try:
+        server.start()
+        for number in range(2000):
+            server.command("SET", f"filler:{number}", "x")
+        server.stop()
+        starting = threading.Thread(target=server.start)
+        starting.start()
+        node = make().start("start", "--bus", server.address, ready=False, ECHOD_TOKEN=TOKEN)
+        starting.join()
+        until(lambda: node.is_up(ready=True))
+        assert node.call("shop.pack", "abc") == 3
+    finally:
+        server.remove()
+
+
+def test_a_waiting_node_ends_when_it_is_told_to(make: Make, own: Server) -> None:
+    own.kill()
+    node = make().start("start", "--bus", own.address, ready=False, ECHOD_TOKEN=TOKEN)
+    assert node.end() == 0
+
+
+def test_what_is_no_address_ends_the_start_with_a_sentence() -> None:
+    done = run("start", "--bus", "http://127.0.0.1:1", ECHOD_TOKEN=TOKEN)
+    assert done.returncode == 2
+    assert "expected valkey://" in done.stderr
+
+
+# ---- doctor -------------------------------------------------------------------------------------------------------
+
+
+def doctored(server: Server, *flags: str) -> tuple[int, Any]:
+    """Exit code and what it found."""
+    done = run("doctor", "--bus", server.address, "--json", *flags)
+    return done.returncode, json.loads(done.stdout)
+
+
+def level_of(found: Any, topic: str) -> str:
+    return next(str(each["level"]) for each in found["findings"] if each["topic"] == topic)
+
+
+def test_the_doctor_finds_nothing_to_mend_on_a_server_as_it_should_be(make: Make, own: Server) -> None:
+    node = make().start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
+    node.mint("shop.pack", "x")
+    code, found = doctored(own)
+    assert (code, found["level"]) == (0, "advice"), found  # no limit of memory
+    topics = {each["topic"] for each in found["findings"]}
+    assert topics >= {
+        "role",
+        "durability",
+        "memory",
+        "eviction",
+        "disk",
+        "clock",
+        "scripts",
+        "nodes",
+        "version",
+        "places",
+    }
+    assert "up to about 2 s" in " ".join(each["text"] for each in found["findings"])
+    said = node.cli("doctor", "--bus", own.address)
+    assert said.returncode == 0
+    assert "each in exactly one place" in said.stdout
+
+
+def test_the_doctor_finds_what_is_wrong(own: Server) -> None:
+    for name, value in (
+        ("maxmemory-policy", "allkeys-lru"),
+        ("appendonly", "no"),
+        ("maxmemory", "2000000"),
+        ("hash-max-listpack-value", "64"),
+    ):
+        own.command("CONFIG", "SET", name, value)
+    own.clock.advance(60_000)
+    own.command("HSET", "emq:{~}:queues", "f", "f")
+    own.command("ZADD", "emq:{f}:jobs", 0, "JOB0KHTOWnGLuC")
+    own.command("HSET", "emq:{f}:job:JOB0KHTOWnGLuC", "m", 1)
+    code, found = doctored(own)
+    assert (code, found["level"]) == (1, "problem")
+    levels = {
+        topic: level_of(found, topic) for topic in ("eviction", "durability", "clock", "nodes", "version", "places")
+    }
+    assert levels == {
+        "eviction": "problem", "durability": "warning", "clock": "warning", "nodes": "warning", "version": "warning",
+        "places": "problem",
+    }  # fmt: skip
+    assert level_of(found, "rows") == "advice"
+    assert any("JOB0KHTOWnGLuC" in each["text"] for each in found["findings"])
+
+
+def test_the_doctor_says_that_no_bus_answers(tmp_path: Path) -> None:
+    done = run("doctor", "--state", str(tmp_path))
+    assert done.returncode == 3
+    assert "no bus answers" in done.stderr
+
+
+def test_the_doctor_looks_at_an_embedded_server(make: Make) -> None:
+    node = make().start()
+    done = run("doctor", "--state", str(node.state), "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0, found
+    assert {each["topic"] for each in found["findings"] if each["level"] != "fine"} == {"memory"}
+
+
+def test_an_evicting_server_is_called_out_at_the_start_and_as_long_as_it_is(make: Make, own: Server) -> None:
+    own.command("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    node = make().start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
+    assert any("allkeys-lru" in each for each in node.get("/readyz")["degraded"])
+    assert "allkeys-lru" in node.said()
