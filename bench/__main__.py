@@ -93,6 +93,30 @@ async def server_us(bus: Bus) -> float:
     return sum(float(told.split(f"used_cpu_{kind}_main_thread:")[1].split()[0]) * 1e6 for kind in ("user", "sys"))
 
 
+async def durable(node: Node) -> str:
+    """Mints answered when they are on disk, by so many callers at once, and plain ones beside them."""
+    bus, queue, rates = node.bus, "bench-durable", list[str]()
+    for callers in (1, 100, 2_000):
+        plain, synced = [await minted_s(bus, queue, callers, fsync=fsync) for fsync in (False, True)]
+        rates.append(f"{callers:,} callers {synced:,.0f}/s, plain {plain:,.0f}/s")
+    return "; ".join(rates)
+
+
+async def minted_s(bus: Bus, queue: str, callers: int, *, fsync: bool) -> float:
+    """Jobs a second of callers of which each mints one job after another for three seconds."""
+    jobs, began = 0, time.perf_counter()
+    await bus.beat(pump=False)  # ids are made for a minute
+
+    async def call() -> None:
+        nonlocal jobs
+        while time.perf_counter() - began < 3:
+            await bus.mint_outside(queue, Mint(id=bus.new_job_id(), payload=NIL), fsync=fsync)
+            jobs += 1
+
+    await asyncio.gather(*[call() for _ in range(callers)])
+    return jobs / (time.perf_counter() - began)
+
+
 async def dispatch(node: Node) -> str:
     """Mint to the handler's first line on an idle node, one job at a time."""
     bus, queue, waits = node.bus, "load.stamp", list[float]()
@@ -234,7 +258,8 @@ async def settled(bus: Bus, queue: str) -> None:
 
 
 BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
-    bench.__name__: bench for bench in (drain, batches, dispatch, late, cron, crash, idle, floods, deploy, rollback)
+    bench.__name__: bench
+    for bench in (drain, batches, durable, dispatch, late, cron, crash, idle, floods, deploy, rollback)
 }
 
 

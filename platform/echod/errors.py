@@ -56,6 +56,22 @@ class BusUnfit(BusError):
     exit_code = 2
 
 
+class NotDurable(BusError):
+    """An fsync was asked for and the server keeps no append-only file. Nothing was written."""
+
+    code = "not-durable"
+
+
+class Unconfirmed(BusError):
+    """`job` is minted; whether it is on disk, the server did not say in time."""
+
+    code = "unconfirmed"
+
+    def __init__(self, job: str) -> None:
+        super().__init__(f"{job} is minted, not confirmed: the server did not say in time that it is on disk")
+        self.job = job
+
+
 class LeaseGone(EchodError):
     """This node's number is no longer ours (a pause longer than its lease): no ids until it is leased again."""
 

@@ -58,7 +58,7 @@ def test_every_key_is_spelled_in_keys_py(path: Path) -> None:
 def test_keys_py_names_no_key_that_nobody_uses() -> None:
     used = {key for path in FILES for key in code_of(path)[0].keys}
     assert set(keys.QUEUE_KEYS) == {key for key in used if not key.startswith("global.")}
-    assert keys.GLOBAL_KEYS - {"wire", "wait:"} == {
+    assert keys.GLOBAL_KEYS - {"wire", "wait:", "fsync"} == {
         key.removeprefix("global.") for key in used if key.startswith("global.")
     }
 

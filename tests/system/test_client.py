@@ -259,8 +259,6 @@ def test_what_cannot_be_taken_is_refused_alike_and_nothing_is_queued(
         client.enqueue(len, None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="urgent"):
         client.enqueue("shop.ping", urgent=True)  # type: ignore[call-overload]
-    with pytest.raises(echod.EchodError, match="not in this version"):
-        client.enqueue("shop.ping", durable=True)
     assert len(jobs_of(node)) == before
 
 

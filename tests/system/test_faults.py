@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+import echod
 from audit import audit
 from nodes import TOKEN, Node, run, until
 from valkey import Server
@@ -181,6 +182,35 @@ def test_what_is_no_address_ends_the_start_with_a_sentence() -> None:
     done = run("start", "--bus", "http://127.0.0.1:1", ECHOD_TOKEN=TOKEN)
     assert done.returncode == 2
     assert "expected valkey://" in done.stderr
+
+
+# ---- on disk ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_was_answered_as_on_disk_outlives_the_server(make: Make, own: Server) -> None:
+    node = make().start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
+    assert node.ask("POST", "/functions/shop.pack/pause")[0] == 200
+    status, job = node.ask("POST", "/functions/shop.pack", "x", Echo_Durable="fsync")
+    own.kill()
+    assert status == 202
+    own.start()
+    assert job["id"] in audit(own, "shop.pack").rows
+    for address in (node.url, own.address):
+        with echod.Client(address, token=TOKEN if address == node.url else None) as client:
+            assert client.enqueue("shop.pack", "y", durable=True).id in audit(own, "shop.pack").rows
+
+
+def test_an_fsync_that_does_not_come_is_503_with_the_job_and_one_that_cannot_is_501(make: Make, own: Server) -> None:
+    node = make().start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
+    own.command("CONFIG", "SET", "appendfsync", "no")
+    status, problem = node.ask("POST", "/functions/shop.pack", "abc", Echo_Durable="fsync", Prefer="wait=20")
+    assert (status, problem["type"]) == (503, "urn:echod:problem:unconfirmed")
+    assert "minted, not confirmed" in problem["detail"]
+    assert until(lambda: (job := node.job(problem["job"]))["state"] == "done" and job)["result"] == 3
+    own.command("CONFIG", "SET", "appendonly", "no")
+    status, problem = node.ask("POST", "/functions/shop.pack", "abc", Echo_Durable="fsync")
+    assert (status, problem["type"]) == (501, "urn:echod:problem:not-durable")
+    assert len(audit(own, "shop.pack").rows) == 1
 
 
 # ---- doctor -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import msgspec
 from echod.bus import address as addresses
 from echod.bus.clock import monotonic_ms
 from echod.bus.driving import Driving, driven_ms
+from echod.bus.durable import Durable
 from echod.bus.link import Link
 from echod.bus.logs import Logs
 from echod.bus.minting import Minting
@@ -29,7 +30,7 @@ from echod.bus.reading import Reading
 from echod.bus.tokens import Tokens
 from echod.bus.versions import Versions
 from echod.bus.working import Working
-from echod.errors import BusAway, BusFull, BusReadOnly, BusUnfit, KeyConflict, QueueFull
+from echod.errors import BusAway, BusFull, BusReadOnly, BusUnfit, KeyConflict, QueueFull, Unconfirmed
 from echod.model.job import Conflict, Full, Mint, Minted, Stale, Taken
 
 WIRE = 1  # the version of rows and scripts; nodes of another one are kept out
@@ -62,6 +63,7 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, D
         self.wait_channel = self.keys.wait(secrets.token_urlsafe(9))
         self._listeners: dict[str, list[Callback]] = {}
         self.link = Link(address, self._link_changed)
+        self.durable = Durable(address, self.keys.fsync)
         self._park = Park(
             address,
             self.keys.wake,
@@ -90,6 +92,7 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, D
 
     async def close(self) -> None:
         await super().close()
+        await self.durable.close()
         await self._park.close()
         await self._news.close()
         await self.link.close()
@@ -124,14 +127,17 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, D
         self._listeners.setdefault(kind, []).append(callback)
         return lambda: self._listeners[kind].remove(callback)
 
-    async def mint_outside(self, queue: str, mint: Mint) -> Minted:
-        """Mint one job from outside, under a fresh id where its own was taken.
+    async def mint_outside(self, queue: str, mint: Mint, *, fsync: bool = False) -> Minted:
+        """Mint one job from outside, under a fresh id where its own was taken; with `fsync` return when it is on disk.
 
-        Raises KeyConflict, QueueFull, or BusAway when it cannot be known whether it was minted.
+        Raises KeyConflict, QueueFull, or BusAway when it cannot be known whether it was minted; with `fsync` also
+        NotDurable and, for a job that is minted and not known to be on disk, Unconfirmed.
         """
         for _ in range(MINT_TRIES):
-            [said] = await self.mint(queue, [mint], outside=True)
+            [said] = await self.mint(queue, [mint], outside=True, fsync=fsync)
             match said:
+                case Minted(is_confirmed=False):
+                    raise Unconfirmed(said.id)
                 case Minted():
                     return said
                 case Conflict():

@@ -52,23 +52,30 @@ class Core:
         arguments: dict[str, Argument],
         resent: dict[str, Argument] | None = None,
     ) -> Any:
-        keys = (self.base(queue) if queue is not None else self.keys.everywhere, self.keys.everywhere)
-        bound = [arguments[name] for name in script.argv]
+        again = script.bound(resent) if resent else None
         try:
-            again = [resent[name] for name in script.argv] if resent else None
-            return await self.link.script(script, keys, bound, again)
+            return await self.link.script(script, self.keys_of(queue), script.bound(arguments), again)
         except BusFull:
-            if self._relieving is None or self._relieving.done():
-                self._relieving = asyncio.create_task(self._relieve(), name="bus-relief")
+            self.relieve()
             raise
+
+    def keys_of(self, queue: str | None) -> tuple[str, str]:
+        """The two keys of every script: a queue's base, or the global one in its place, and the global one."""
+        return (self.base(queue) if queue is not None else self.keys.everywhere, self.keys.everywhere)
+
+    def relieve(self) -> None:
+        """Memory is out: make room, in the background."""
+        if self._relieving is None or self._relieving.done():
+            self._relieving = asyncio.create_task(self._relieve(), name="bus-relief")
 
     async def _relieve(self) -> None:
         """Let archives give way until there is room; where the server cannot be asked, the next -OOM begins anew."""
-        keys = (self.keys.everywhere, self.keys.everywhere)
         with contextlib.suppress(BusError):
             used, limit = 1, 1
             while limit and used >= limit * ROOM:
-                trimmed, used, limit = await self.link.script(self.scripts["relieve"], keys, [RELIEF_ROWS])
+                trimmed, used, limit = await self.link.script(
+                    self.scripts["relieve"], self.keys_of(None), [RELIEF_ROWS]
+                )
                 await asyncio.sleep(RELIEF_PAUSE_S if trimmed else RELIEF_REST_S)
 
     async def close(self) -> None:

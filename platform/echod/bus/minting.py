@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from echod.bus.core import Core
+from echod.bus.durable import Durable
 from echod.bus.rows import mint_row, pack, utf8
 from echod.bus.wire import Argument
 from echod.model.ids import JobId
@@ -23,20 +26,25 @@ class _Batch:
 class Minting(Core):
     """mint."""
 
+    durable: Durable
+
     def __init__(self, app: str, *, driven: bool) -> None:
         super().__init__(app, driven=driven)
-        self._batches: dict[tuple[str, bool], _Batch] = {}
+        self._batches: dict[tuple[str, bool, bool], _Batch] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def mint(self, queue: str, mints: Sequence[Mint], *, outside: bool = False) -> list[MintAnswer]:
-        """Create jobs, answers in order. `outside`: these may be refused as Full.
+    async def mint(
+        self, queue: str, mints: Sequence[Mint], *, outside: bool = False, fsync: bool = False
+    ) -> list[MintAnswer]:
+        """Create jobs, answers in order. `outside`: these may be refused as Full. `fsync`: answered when they are on
+        disk, or not confirmed; NotDurable before anything is minted where the server keeps no append-only file.
 
         Sent again on a lost reply while the call's time lasts, then BusAway: whether it took effect is unknown, and
         minting the same ids again (by this process, within 5 s) answers with the same jobs.
         """
         if not mints:
             return []
-        key = (queue, outside)
+        key = (queue, outside, fsync)
         batch = self._batches.get(key)
         if batch is None:
             batch = self._batches[key] = _Batch()
@@ -46,14 +54,14 @@ class Minting(Core):
         answers = await asyncio.shield(batch.answers)
         return answers[start : start + len(mints)]
 
-    def _flush(self, key: tuple[str, bool]) -> None:
+    def _flush(self, key: tuple[str, bool, bool]) -> None:
         task = asyncio.create_task(self._send_batch(*key, self._batches.pop(key)))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _send_batch(self, queue: str, outside: bool, batch: _Batch) -> None:
+    async def _send_batch(self, queue: str, outside: bool, fsync: bool, batch: _Batch) -> None:
         try:
-            parts = [self._send_mints(queue, outside, part) for part in _parts(batch.mints)]
+            parts = [self._send_mints(queue, outside, fsync, part) for part in _parts(batch.mints)]
             answers = await parts[0] if len(parts) == 1 else [a for part in await asyncio.gather(*parts) for a in part]
         except Exception as error:
             batch.answers.set_exception(error)
@@ -61,7 +69,7 @@ class Minting(Core):
         else:
             batch.answers.set_result(answers)
 
-    async def _send_mints(self, queue: str, outside: bool, mints: list[Mint]) -> list[MintAnswer]:
+    async def _send_mints(self, queue: str, outside: bool, fsync: bool, mints: list[Mint]) -> list[MintAnswer]:
         arguments: dict[str, Argument] = {
             "queue": utf8(queue),
             "outside": int(outside),
@@ -69,8 +77,18 @@ class Minting(Core):
             "first_ms": self.clock.now_ms(),
             "mints": pack([mint_row(mint, self.token) for mint in mints]),
         }
-        replies = await self.run_script(self.scripts["mint"], queue, arguments, {**arguments, "resend": 1})
+        script, again = self.scripts["mint"], {**arguments, "resend": 1}
+        is_confirmed = True
+        if fsync:
+            outcome = await self.durable.script(
+                script, self.keys_of(queue), script.bound(arguments), script.bound(again)
+            )
+            replies, is_confirmed = outcome.reply, outcome.is_confirmed
+        else:
+            replies = await self.run_script(script, queue, arguments, again)
         answers = [_answer(mint, reply) for mint, reply in zip(mints, replies, strict=True)]
+        if not is_confirmed:
+            answers = [_unconfirmed(answer) for answer in answers]
         for answer in answers:
             if isinstance(answer, Minted):
                 self.remember_place(answer.id, queue)
@@ -87,6 +105,10 @@ def _parts(mints: list[Mint]) -> Iterator[list[Mint]]:
         part.append(mint)
         size += len(mint.payload)
     yield part
+
+
+def _unconfirmed(answer: MintAnswer) -> MintAnswer:
+    return msgspec.structs.replace(answer, is_confirmed=False) if isinstance(answer, Minted) else answer
 
 
 def _answer(mint: Mint, reply: int | list[int | bytes]) -> MintAnswer:

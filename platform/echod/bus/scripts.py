@@ -10,9 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+from collections.abc import Mapping
 from importlib import resources
 
 import msgspec
+
+from echod.bus.wire import Argument
 
 _FIELD = re.compile(r"-- (KEYS|ARGV|RETURNS|ERRORS|FLAGS|INCLUDE)\s+(.*)\Z")
 _DRIVEN_PLACE = "--<driven>"
@@ -39,6 +42,10 @@ class Script(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]
     source: bytes
     sha: bytes
+
+    def bound(self, arguments: Mapping[str, Argument]) -> list[Argument]:
+        """Arguments by name, as the header orders them."""
+        return [arguments[name] for name in self.argv]
 
 
 def parse(text: str) -> tuple[Header, str]:

@@ -74,13 +74,11 @@ class BusDoor:
 
     async def enqueue(self, order: Order) -> Ticket:
         """A job, once. Raises BusAway when the bus did not come back in time."""
-        if order.durable:
-            raise Refused("durable=True is not in this version; leave it out")
         bus = await self._open()
         function = await self._function(order.function)
         call = self._call(function, order)
         mint = calls.mint_of(function, call, await self._id(bus))
-        minted = await self._minted(bus, function.name, mint)
+        minted = await self._minted(bus, function.name, mint, fsync=order.durable)
         is_later = bool(order.in_ms) or (order.at_ms is not None and order.at_ms > bus.clock.now_ms())
         return Ticket(minted.id, function.name, "scheduled" if is_later else "pending")
 
@@ -220,12 +218,12 @@ class BusDoor:
             await self._kept_asking(lambda: bus.join(self._node, info=msgspec.msgpack.encode(about)))
             return bus.new_job_id()
 
-    async def _minted(self, bus: Bus, queue: str, mint: Mint) -> Minted:
+    async def _minted(self, bus: Bus, queue: str, mint: Mint, *, fsync: bool) -> Minted:
         loop = asyncio.get_running_loop()
         end = loop.time() + min(RESEND_S, self._patience_s)
         while True:
             try:
-                return await bus.mint_outside(queue, mint)
+                return await bus.mint_outside(queue, mint, fsync=fsync)
             except BusAway:
                 if loop.time() + _PAUSE_S >= end:
                     raise

@@ -20,7 +20,7 @@ from echod.gateway.desk import Desk, answer, shortened
 from echod.gateway.payloads import payload_of, stored
 from echod.gateway.problems import Problem
 from echod.gateway.views import error_view, value_of
-from echod.gateway.wishes import wishes_of
+from echod.gateway.wishes import Wishes, wishes_of
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Job, Mint, Minted
 from echod.policy import calls
@@ -54,9 +54,11 @@ async def invoke(desk: Desk, request: Request) -> Response:
     )
     mint = calls.mint_of(function, call, desk.bus.new_job_id(), wait=desk.bus.wait_channel if wishes.wait_s else "")
     is_later = bool(wishes.in_ms) or (wishes.at_ms is not None and wishes.at_ms > now_ms)
+    if wishes.fsync:
+        request.state.work.end()  # from here on it is the disk that takes its time
     if wishes.wait_s:
-        return await _waited(desk, request, function.name, mint, is_later, wishes.wait_s)
-    minted = await desk.bus.mint_outside(function.name, mint)
+        return await _waited(desk, request, function.name, mint, is_later, wishes)
+    minted = await desk.bus.mint_outside(function.name, mint, fsync=wishes.fsync)
     return await accepted(desk, function.name, minted, is_later)
 
 
@@ -89,10 +91,11 @@ def _is_version(text: str) -> bool:
     return len(text) == 14 and text.startswith("DEP") and text.isascii() and text.isalnum()
 
 
-async def _waited(desk: Desk, request: Request, queue: str, mint: Mint, is_later: bool, wait_s: int) -> Response:
+async def _waited(desk: Desk, request: Request, queue: str, mint: Mint, is_later: bool, wishes: Wishes) -> Response:
+    wait_s = wishes.wait_s
     applied = {"Preference-Applied": f"wait={wait_s}"}
     with desk.waiting.expected(mint.id) as event:
-        minted = await desk.bus.mint_outside(queue, mint)
+        minted = await desk.bus.mint_outside(queue, mint, fsync=wishes.fsync)
         told = minted.id == mint.id
         job = await ended_within(desk, request, minted.id, queue, event, wait_s, told=told)
     if job is None:

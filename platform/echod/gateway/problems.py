@@ -27,9 +27,11 @@ from echod.errors import (
     LeaseGone,
     NameTaken,
     NotCallable,
+    NotDurable,
     QueueFull,
     Refused,
     TimedOut,
+    Unconfirmed,
     UnknownFunction,
 )
 
@@ -77,6 +79,8 @@ KINDS: Mapping[str, tuple[HTTPStatus, str]] = {
     "bus-away": (HTTPStatus.SERVICE_UNAVAILABLE, "The bus is away"),
     "bus-read-only": (HTTPStatus.SERVICE_UNAVAILABLE, "The bus takes no writes"),
     "bus-full": (HTTPStatus.SERVICE_UNAVAILABLE, "The bus is out of memory"),
+    "not-durable": (HTTPStatus.NOT_IMPLEMENTED, "The bus keeps no append-only file"),
+    "unconfirmed": (HTTPStatus.SERVICE_UNAVAILABLE, "Minted, not confirmed"),
     "bus-unfit": (HTTPStatus.SERVICE_UNAVAILABLE, "The bus cannot be used"),
     "lease-gone": (HTTPStatus.SERVICE_UNAVAILABLE, "The node is between two leases"),
     "timed-out": (HTTPStatus.GATEWAY_TIMEOUT, "Timed out"),
@@ -91,6 +95,7 @@ _RETRY_AFTER = {
     "bus-away": 1,
     "bus-read-only": 1,
     "bus-full": 5,
+    "unconfirmed": 1,
     "lease-gone": 1,
     "webhook-disabled": 60,
 }
@@ -136,7 +141,9 @@ def of(error: Exception) -> Problem:
             return Problem(error.code, str(error), job=error.job, url=f"/jobs/{error.job}")
         case QueueFull() | NameTaken():
             return Problem(error.code, str(error))
-        case BusFull() | LeaseGone() | TimedOut() | BusUnfit() | Refused() | BusAway():
+        case Unconfirmed():
+            return Problem(error.code, str(error), job=error.job, url=f"/jobs/{error.job}")
+        case NotDurable() | BusFull() | LeaseGone() | TimedOut() | BusUnfit() | Refused() | BusAway():
             return Problem(error.code, str(error))
         case BusError():
             return Problem("internal", f"the bus answered with an error: {error}")

@@ -34,15 +34,14 @@ class Wishes(msgspec.Struct, frozen=True):
     unique: str | None = None
     priority: int | None = None
     version: str | None = None
+    fsync: bool = False
 
 
 def wishes_of(headers: Headers, now_ms: int) -> Wishes:
     """The wishes in a request's headers. Raises the problem of the first that cannot be taken."""
     durable = _one(headers, "Echo-Durable")
-    if durable is not None:
-        if durable.strip().lower() != "fsync":
-            raise Problem("bad-header", f"Echo-Durable: expected fsync, got {durable[:40]!r}")
-        raise Problem("not-implemented", "Echo-Durable: fsync is not in this version; leave the header out")
+    if durable is not None and durable.strip().lower() != "fsync":
+        raise Problem("bad-header", f"Echo-Durable: expected fsync, got {durable[:40]!r}")
     in_ms = _read(headers, "Echo-Delay", delay_ms)
     due_ms = _read(headers, "Echo-At", lambda text: at_ms(text, now_ms))
     if in_ms is not None and due_ms is not None:
@@ -56,6 +55,7 @@ def wishes_of(headers: Headers, now_ms: int) -> Wishes:
         in_ms=in_ms,
         at_ms=due_ms,
         version=_one(headers, "Echo-Version"),
+        fsync=durable is not None,
     )
 
 

@@ -51,10 +51,14 @@ class Mint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Minted(msgspec.Struct, frozen=True, tag="minted"):
-    """The job exists. `duplicate`: under this unique key it existed already, and `id` is the owner's."""
+    """The job exists. `duplicate`: under this unique key it existed already, and `id` is the owner's.
+
+    Not `is_confirmed`: it was to be on disk, and whether it is was not said in time.
+    """
 
     id: JobId
     duplicate: bool = False
+    is_confirmed: bool = True
 
 
 class Conflict(msgspec.Struct, frozen=True, tag="conflict"):

@@ -51,7 +51,10 @@ def worst(findings: Iterable[Finding]) -> Level:
     """The gravest level among them."""
     found = {finding.level for finding in findings}
     order: tuple[Level, ...] = ("problem", "warning", "advice")
-    return next((level for level in order if level in found), "fine")
+    for level in order:
+        if level in found:
+            return level
+    return "fine"
 
 
 def of_server(vitals: Vitals) -> list[Finding]:

@@ -109,10 +109,9 @@ def test_delay_and_instant_together_are_refused() -> None:
         wishes_of(Headers({"echo-at": "2026-03-29T01:00:00Z", "echo-delay": "1s"}), NOW)
 
 
-def test_fsync_is_not_in_this_version_and_says_so() -> None:
-    with pytest.raises(Problem, match="not in this version") as caught:
-        wishes_of(Headers({"echo-durable": "fsync"}), NOW)
-    assert caught.value.status == 501
+def test_fsync_is_the_only_durability_to_ask_for() -> None:
+    assert wishes_of(Headers({"echo-durable": " FSYNC "}), NOW).fsync
+    assert not wishes_of(Headers({}), NOW).fsync
     with pytest.raises(Problem, match="expected fsync, got 'yes'"):
         wishes_of(Headers({"echo-durable": "yes"}), NOW)
 

@@ -1,0 +1,176 @@
+"""Calls that are answered once what they wrote is on the server's disk: a few connections of their own, coalesced.
+
+A WAITAOF blocks the connection that it is sent on, by a second with `appendfsync everysec`; so it never goes on the one
+that carries the calls. What comes in while a connection waits goes with the next: one fsync confirms all of it.
+
+WAITAOF speaks of what was written on its own connection. A call that is sent again on another may find everything
+done and write nothing, and would be confirmed at once; so a write of our own goes before each WAITAOF. And a connection
+that broke between a call and its WAITAOF confirms nothing: the server behind the next may have come back without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import hiredis
+import msgspec
+
+from echod.bus.address import Address
+from echod.bus.faults import code_of, translate
+from echod.bus.link import CALL_TIMEOUT_S, connect
+from echod.bus.scripts import Script
+from echod.bus.wire import Argument, Wire
+from echod.errors import BusAway, EchodError, NotDurable
+
+CONNECTIONS = 4
+GATHER_S = 0.002  # an fsync takes longer
+FSYNC_S = 5.0
+MARK_S = 60
+MOST_CALLS = 500  # at once
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """A script's reply, and whether what it wrote is on disk."""
+
+    reply: Any
+    is_confirmed: bool
+
+
+class _Call(msgspec.Struct):
+    script: Script
+    keys: tuple[str, str]
+    arguments: list[Argument]
+    resent: list[Argument]
+    deadline: float
+    outcome: asyncio.Future[Outcome]
+    was_sent: bool = False
+
+    def command(self) -> tuple[Argument, ...]:
+        sent_before, self.was_sent = self.was_sent, True
+        arguments = self.resent if sent_before else self.arguments
+        return (b"EVALSHA", self.script.sha, 2, *self.keys, *arguments)
+
+
+class Durable:
+    """See the module. `mark`: the key of the write that goes before each WAITAOF."""
+
+    def __init__(self, address: Address, mark: str) -> None:
+        self._address, self._mark = address, mark
+        self._waiting: list[_Call] = []
+        self._idle: list[Wire | None] = [None] * CONNECTIONS
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def script(
+        self, script: Script, keys: tuple[str, str], arguments: list[Argument], resent: list[Argument]
+    ) -> Outcome:
+        """A script's reply. Raises NotDurable before it is sent where there is no append-only file; else as Link."""
+        loop = asyncio.get_running_loop()
+        call = _Call(script, keys, arguments, resent, loop.time() + CALL_TIMEOUT_S, loop.create_future())
+        self._waiting.append(call)
+        self._begin()
+        return await call.outcome
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for wire in self._idle:
+            if wire is not None:
+                wire.abort("closed by us")
+        self._idle = []
+        for call in self._waiting:
+            _fail([call], BusAway("closed by us"))
+
+    def _begin(self) -> None:
+        if self._waiting and self._idle:
+            self._spawn(self._turns(self._idle.pop()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="bus-durable")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _turns(self, wire: Wire | None) -> None:
+        """Turn after turn of one connection, for as long as something waits."""
+        while self._waiting:
+            await asyncio.sleep(GATHER_S)
+            calls, self._waiting = self._waiting[:MOST_CALLS], self._waiting[MOST_CALLS:]
+            if calls:
+                wire = await self._turn(wire, calls)
+        self._idle.append(wire)
+
+    async def _turn(self, wire: Wire | None, calls: list[_Call]) -> Wire | None:
+        """Send these calls, and answer them when they are on disk; the connection, where it still stands."""
+        try:
+            if wire is None or wire.closed.done():
+                wire = await connect(self._address, Wire)
+            await _check_append_only(wire)
+            replies = await _sent(wire, calls)
+            is_confirmed = await self._is_on_disk(wire)
+        except BusAway as error:
+            if wire is not None:
+                wire.abort("given up")
+            self._send_again(calls, error)
+            return None
+        except EchodError as error:
+            _fail(calls, error)
+            return wire
+        except BaseException:
+            if wire is not None:
+                wire.abort("given up")
+            _fail(calls, BusAway("closed by us"))
+            raise
+        for call, reply in zip(calls, replies, strict=True):
+            if not call.outcome.done():
+                if isinstance(reply, hiredis.ReplyError):
+                    call.outcome.set_exception(translate(reply))
+                else:
+                    call.outcome.set_result(Outcome(reply, is_confirmed))
+        return wire
+
+    def _send_again(self, calls: list[_Call], error: BusAway) -> None:
+        now = asyncio.get_running_loop().time()
+        _fail([call for call in calls if now >= call.deadline], error)
+        self._waiting += [call for call in calls if now < call.deadline]
+
+    async def _is_on_disk(self, wire: Wire) -> bool:
+        wire.send("SET", self._mark, 1, "EX", MARK_S, timeout_s=CALL_TIMEOUT_S + FSYNC_S)
+        try:
+            reply = await wire.send("WAITAOF", 1, 0, int(FSYNC_S * 1000), timeout_s=CALL_TIMEOUT_S + FSYNC_S)
+        except BusAway:
+            return False
+        return isinstance(reply, list) and bool(reply[0])  # pyright: ignore[reportUnknownArgumentType]
+
+
+async def _check_append_only(wire: Wire) -> None:
+    """Ask before anything is written: what cannot be promised must not be minted."""
+    reply = await wire.send("WAITAOF", 1, 0, 1, timeout_s=CALL_TIMEOUT_S)
+    if isinstance(reply, hiredis.ReplyError):
+        if "appendonly" in str(reply):
+            raise NotDurable("expected a bus with an append-only file, got one without: nothing was minted")
+        raise translate(reply)
+
+
+async def _sent(wire: Wire, calls: list[_Call]) -> list[Any]:
+    """The calls' replies, errors among them; a script that the server lost is loaded, once."""
+    replies = await asyncio.gather(*[wire.send(*call.command(), timeout_s=CALL_TIMEOUT_S) for call in calls])
+    lost = [index for index, reply in enumerate(replies) if _is_lost(reply)]
+    if lost:
+        for source in {calls[index].script.source for index in lost}:
+            wire.send(b"SCRIPT", b"LOAD", source, timeout_s=CALL_TIMEOUT_S)
+        again = [wire.send(*calls[index].command(), timeout_s=CALL_TIMEOUT_S) for index in lost]
+        for index, reply in zip(lost, await asyncio.gather(*again), strict=True):
+            replies[index] = reply
+    return replies
+
+
+def _is_lost(reply: Any) -> bool:
+    return isinstance(reply, hiredis.ReplyError) and code_of(reply) == "NOSCRIPT"
+
+
+def _fail(calls: list[_Call], error: EchodError) -> None:
+    for call in calls:
+        if not call.outcome.done():
+            call.outcome.set_exception(error)

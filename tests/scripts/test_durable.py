@@ -1,0 +1,156 @@
+"""Mints that are answered once they are on disk: confirmed, not confirmed, or refused before anything is minted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from audit import audit, open_books
+from echod.bus import Bus, durable
+from echod.errors import BusAway, BusFull, NotDurable, Unconfirmed
+from echod.model.job import Mint, MintAnswer, Minted
+from valkey import Server, running
+
+
+@pytest.fixture
+async def disk() -> AsyncIterator[Server]:
+    """A server with an append-only file that it syncs each second."""
+    async with running("--appendfsync", "everysec", append_only=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def keen(disk: Server) -> AsyncIterator[Bus]:
+    """A bus on it."""
+    bus = await Bus.open(disk.address)
+    await bus.join("NOD1")  # type: ignore[arg-type]
+    yield bus
+    await bus.close()
+
+
+def one(bus: Bus) -> Mint:
+    return Mint(id=bus.new_job_id(), payload=b"\x01")
+
+
+async def fsynced(bus: Bus, mint: Mint) -> MintAnswer:
+    [answer] = await bus.mint("f", [mint], fsync=True)
+    return answer
+
+
+def calls_of(server: Server, command: str) -> int:
+    told = server.command("INFO", "commandstats")
+    assert isinstance(told, bytes)
+    found = [line for line in told.decode().splitlines() if line.startswith(f"cmdstat_{command}:calls=")]
+    return int(found[0].partition("calls=")[2].partition(",")[0]) if found else 0
+
+
+async def test_what_was_confirmed_is_there_after_the_server_was_killed(keen: Bus, disk: Server) -> None:
+    minted = one(keen)
+    assert await fsynced(keen, minted) == Minted(minted.id)
+    disk.kill()
+    disk.start()
+    assert minted.id in audit(disk, "f").rows
+
+
+async def test_nothing_is_confirmed_before_the_file_was_synced(keen: Bus, disk: Server) -> None:
+    """Written is not synced: a server that never syncs never confirms, though it has all of it in its file."""
+    disk.command("CONFIG", "SET", "appendfsync", "no")
+    durable_s, durable.FSYNC_S = durable.FSYNC_S, 0.3
+    try:
+        minted = one(keen)
+        assert await fsynced(keen, minted) == Minted(minted.id, is_confirmed=False)
+        with pytest.raises(Unconfirmed, match="not confirmed") as caught:
+            await keen.mint_outside("f", mint := one(keen), fsync=True)
+        assert caught.value.job == mint.id
+        # Sent again on another connection it writes nothing, and is not taken for synced either.
+        disk.command("CLIENT", "KILL", "TYPE", "normal")
+        assert await fsynced(keen, minted) == Minted(minted.id, is_confirmed=False)
+    finally:
+        durable.FSYNC_S = durable_s
+    assert set(audit(disk, "f").rows) == {minted.id, mint.id}
+    disk.command("CONFIG", "SET", "appendfsync", "everysec")
+    assert await fsynced(keen, minted) == Minted(minted.id)
+
+
+async def test_many_mints_share_few_syncs(keen: Bus, disk: Server) -> None:
+    minted = [one(keen) for _ in range(400)]
+    answers = await asyncio.gather(*[fsynced(keen, mint) for mint in minted])
+    assert answers == [Minted(mint.id) for mint in minted]
+    assert calls_of(disk, "waitaof") <= 20
+    assert len(audit(disk, "f").rows) == 400
+
+
+async def test_without_an_append_only_file_nothing_is_minted(bus: Bus, server: Server) -> None:
+    with pytest.raises(NotDurable, match="append-only file"):
+        await fsynced(bus, one(bus))
+    assert open_books(server, "f").rows == {}
+
+
+async def test_the_calls_of_others_do_not_wait_for_a_disk(keen: Bus, disk: Server) -> None:
+    disk.command("CONFIG", "SET", "appendfsync", "no")
+    waiting = asyncio.create_task(fsynced(keen, one(keen)))
+    while not calls_of(disk, "waitaof"):
+        await asyncio.sleep(0)
+    async with asyncio.timeout(0.8):
+        await keen.mint("f", [one(keen)])
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_connection_that_breaks_while_it_waits_confirms_nothing(keen: Bus, disk: Server) -> None:
+    """The server behind the next one may be another, or have lost what it had."""
+    disk.command("CONFIG", "SET", "appendfsync", "no")
+    minted = one(keen)
+    waiting = asyncio.create_task(fsynced(keen, minted))
+    client = b""
+    while not client:
+        listed = disk.command("CLIENT", "LIST")
+        assert isinstance(listed, bytes)
+        client = next(
+            (line.split()[0][3:] for line in listed.splitlines() if b"cmd=waitaof" in line and b"flags=b" in line), b""
+        )
+        if not open_books(disk, "f").rows:
+            client = b""  # it waits before the mint: that only asks whether there is a file
+        await asyncio.sleep(0)
+    disk.command("CLIENT", "KILL", "ID", client)
+    assert await waiting == Minted(minted.id, is_confirmed=False)
+    disk.command("CONFIG", "SET", "appendfsync", "everysec")
+    assert await fsynced(keen, minted) == Minted(minted.id)
+    assert len(audit(disk, "f").rows) == 1
+
+
+async def test_a_lost_script_is_loaded_and_a_lost_connection_made_anew(keen: Bus, disk: Server) -> None:
+    await fsynced(keen, one(keen))
+    disk.command("SCRIPT", "FLUSH")
+    await fsynced(keen, one(keen))
+    disk.command("CLIENT", "KILL", "TYPE", "normal")
+    await fsynced(keen, one(keen))
+    assert len(audit(disk, "f").rows) == 3
+
+
+async def test_a_server_that_is_frozen_full_or_gone_is_told_in_time(keen: Bus, disk: Server) -> None:
+    disk.command("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(BusFull):
+        await fsynced(keen, one(keen))
+    disk.command("CONFIG", "SET", "maxmemory", "0")
+    with disk.paused():
+        async with asyncio.timeout(4):
+            with pytest.raises(BusAway):
+                await fsynced(keen, one(keen))
+    disk.kill()
+    async with asyncio.timeout(4):
+        with pytest.raises(BusAway):
+            await fsynced(keen, one(keen))
+
+
+async def test_who_is_waited_for_at_the_close_is_told(keen: Bus, disk: Server) -> None:
+    disk.command("CONFIG", "SET", "appendfsync", "no")
+    waiting = asyncio.create_task(fsynced(keen, one(keen)))
+    while not calls_of(disk, "waitaof"):
+        await asyncio.sleep(0)
+    await keen.close()
+    with pytest.raises(BusAway):
+        await asyncio.wait_for(waiting, 4)
