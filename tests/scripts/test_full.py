@@ -122,6 +122,19 @@ async def test_archives_give_way_until_jobs_can_be_minted_again() -> None:
             await bus.close()
 
 
+async def test_a_job_whose_row_was_evicted_ends_in_the_morgue_and_is_not_run_with_nothing(
+    bus: Bus, server: Server
+) -> None:
+    evicted, whole = await mint(bus, count=2)
+    server.command("DEL", f"emq:{{f}}:job:{evicted}")
+    assert [job.id for job in await claim(bus, 2)] == [whole]
+    record = await bus.job(evicted)
+    assert record is not None
+    assert record.error is not None
+    assert (record.state, record.error.cause) == ("dead", "missing")
+    audit(server, "f")
+
+
 async def test_results_that_pile_up_within_seconds_are_bounded_when_memory_is_out() -> None:
     """The last ten seconds are kept for mints that are sent again, but not without an end."""
     async with running("--maxmemory-policy", "noeviction") as server:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from audit import audit
 from doing import LEASE_MS, ME, claim, counted, done, mint, settle
@@ -31,6 +33,7 @@ class Proxy:
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
+        self._clients: list[asyncio.StreamWriter] = []
 
     async def start(self) -> None:
         self._listener = await asyncio.start_unix_server(self._serve, self.path)
@@ -45,9 +48,16 @@ class Proxy:
             writer.transport.abort()
         await asyncio.gather(*[writer.wait_closed() for writer in self._writers], return_exceptions=True)
 
+    def say(self, data: bytes) -> None:
+        """Say this to every client, as a server would."""
+        for writer in self._clients:
+            writer.write(data)
+        self._clients.clear()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_unix_connection(self.target)
         self._writers += [writer, up_writer]
+        self._clients.append(writer)
         cut = asyncio.Event()
 
         async def upward() -> None:
@@ -271,6 +281,50 @@ async def test_three_disconnects_in_a_row_leave_it_hearing(bus: Bus, server: Ser
     while (name := await asyncio.wait_for(heard.get(), 5)) != "fresh":
         assert name == "f"
     assert await bus.ring_wait(5) in {"f", "fresh"}
+
+
+async def test_what_speaks_another_protocol_is_away_and_said_to_be_no_bus(tmp_path: Path) -> None:
+    async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_unix_server(web, tmp_path / "web.sock"):
+        with pytest.raises(BusAway, match="not a bus"):
+            await Bus.open(f"unix://{tmp_path / 'web.sock'}")
+
+
+async def test_nonsense_in_mid_work_costs_a_connection_and_no_job(server: Server, proxy: Proxy) -> None:
+    bus = await joined(proxy.address)
+    for nonsense in (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", b"$-7\r\n", b"*99999999999999\r\n", bytes(64), b"+OK\r\n"):
+        await mint_until_minted(bus)
+        proxy.say(nonsense)
+    await mint_until_minted(bus)
+    books = audit(server, "f")
+    assert await counted(bus, "minted") == len(books.rows) == 6
+    await bus.close()
+
+
+async def test_a_password_that_changes_in_mid_work_stops_it_until_it_is_the_right_one_again() -> None:
+    async with running("--requirepass", "secret") as server:
+        bus = await joined(f"unix://:secret@{server.socket}")
+        with redis.Redis(unix_socket_path=str(server.socket), password="secret") as other:
+            other.config_set("requirepass", "else")
+            other.client_kill_filter(_type="normal", skipme=True)
+            async with asyncio.timeout(5):
+                while True:
+                    with contextlib.suppress(BusAway):
+                        await bus.queues()
+                    await asyncio.sleep(0.01)
+                    if "WRONGPASS" in str(bus.link._trouble):
+                        break
+            tries = int(other.info("commandstats")["cmdstat_auth"]["calls"])
+            await asyncio.sleep(2)  # a rate is being measured
+            assert int(other.info("commandstats")["cmdstat_auth"]["calls"]) - tries < 20
+            other.config_set("requirepass", "secret")
+        await mint_until_minted(bus)
+        await bus.close()
 
 
 async def test_a_tiny_wait_is_not_for_ever(bus: Bus) -> None:

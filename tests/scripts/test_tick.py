@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from audit import audit
@@ -211,6 +213,54 @@ async def test_after_that_lease_the_dead_are_recovered(bus: Bus, server: Server)
     assert (await bus.tick("f")).recovered == 1
 
 
+async def test_after_a_step_who_renews_keeps_its_run_and_who_is_dead_pays_only_for_what_it_began(
+    bus: Bus, server: Server
+) -> None:
+    await mint(bus, count=3)
+    alive, begun, unbegun = await claim(bus, 3)
+    await bus.extend("f", [hold(alive)], begun=[hold(alive), hold(begun)])
+    await bus.tick("f")
+    server.clock.advance(86_400_000)
+    await bus.tick("f")
+    assert (await bus.extend("f", [hold(alive)])).lost == ()
+    await let_pass(bus, server, 14_000)
+    assert (await bus.extend("f", [hold(alive)])).lost == ()
+    await let_pass(bus, server, 1_001)
+    assert (await bus.tick("f")).recovered == 2
+    books = audit(server, "f")
+    assert list(books.active) == [alive.id]
+    assert (books.state_of(begun.id), books.rows[begun.id][b"f"]) == ("scheduled", b"1")
+    assert (books.state_of(unbegun.id), books.rows[unbegun.id].get(b"f")) == ("pending", None)
+    await settle(bus, [done(alive)])
+
+
+async def test_a_clock_that_goes_back_takes_no_run_from_its_holder(bus: Bus, server: Server) -> None:
+    """Its lease ends later than it thinks; renewed, it ends as ever. A dead one's ends when the clock is there."""
+    await mint(bus, count=2)
+    alive, dead = await claim(bus, 2)
+    await bus.tick("f")
+    server.clock.advance(-3_600_000)
+    assert (await bus.tick("f")).recovered == 0
+    assert (await bus.extend("f", [hold(alive)], 15_000)).lost == ()
+    assert audit(server, "f").active[alive.id] < server.clock.now_ms() + 16_000
+    await settle(bus, [done(alive)])
+    await let_pass(bus, server, 3_600_000 + 15_001)
+    assert (await bus.tick("f")).recovered == 1
+    assert audit(server, "f").state_of(dead.id) == "pending"
+
+
+async def test_a_step_back_within_the_hold_ends_it(bus: Bus, server: Server) -> None:
+    """An instant in the future must not keep recovery on hold until the clock has caught up."""
+    await mint(bus)
+    await claim_one(bus, lease_ms=15_000)
+    await bus.tick("f")
+    server.clock.advance(3_600_000)
+    await bus.tick("f")
+    server.clock.advance(-3_600_000)
+    await let_pass(bus, server, 15_001)
+    assert (await bus.tick("f")).recovered == 1
+
+
 async def test_a_step_seen_at_one_queue_protects_the_others(bus: Bus, server: Server) -> None:
     for queue in "fg":
         await mint(bus, queue)
@@ -235,8 +285,6 @@ async def test_silence_is_no_step(bus: Bus, server: Server) -> None:
 
 
 async def test_the_first_tick_after_a_reconnect_recovers_nothing_for_one_lease_more(bus: Bus, server: Server) -> None:
-    import asyncio
-
     await mint(bus)
     await claim_one(bus, lease_ms=15_000)
     await bus.tick("f")
@@ -362,3 +410,59 @@ async def test_a_trimmed_job_takes_its_log_with_it(bus: Bus, server: Server) -> 
         b"emq:{f}:meta",
         b"emq:{f}:totals",
     ]
+
+
+# ---- what others were bitten by -----------------------------------------------------------------------------------
+
+
+async def test_waiting_for_an_instant_is_not_leased_time(bus: Bus, server: Server) -> None:
+    """A delay far beyond the lease: nothing is recovered or run before it, and it runs once."""
+    (id,) = await mint(bus, in_ms=30_000)
+    for _ in range(5):
+        await let_pass(bus, server, 5_001)
+        tick = await bus.tick("f")
+        assert (tick.promoted, tick.recovered) == (0, 0)
+        assert await claim(bus, 1, lease_ms=5_000) == []
+    await let_pass(bus, server, 5_001)
+    await bus.tick("f")
+    job = await claim_one(bus, lease_ms=5_000)
+    assert (job.id, job.attempts) == (id, 1)
+    await settle(bus, [done(job)])
+
+
+async def test_sweeps_in_a_tight_loop_take_no_fresh_job_from_anybody(bus: Bus, server: Server) -> None:
+    """Claimed and not begun is no reason: the lease alone is."""
+    await mint(bus, count=500)
+    held = []
+    for _ in range(50):
+        jobs, tick = await asyncio.gather(claim(bus, 10, lease_ms=5_000), bus.tick("f"))
+        held += jobs
+        assert tick.recovered == 0
+    await let_pass(bus, server, 4_000)
+    assert (await bus.tick("f")).recovered == 0
+    answer = await bus.settle("f", ME, [done(job) for job in held])
+    assert answer.refused == ()
+    assert [job.attempts for job in held] == [1] * 500
+
+
+async def test_of_eight_who_race_for_a_job_one_gets_it(bus: Bus) -> None:
+    for _ in range(200):
+        (id,) = await mint(bus)
+        found = await asyncio.gather(*[claim(bus, 1, claimer=f"WRK{number}") for number in range(8)])
+        assert [job.id for jobs in found for job in jobs] == [id]
+
+
+async def test_while_a_queue_is_paused_what_falls_due_and_what_is_lost_waits_and_runs_after(
+    bus: Bus, server: Server
+) -> None:
+    (due,) = await mint(bus, in_ms=1_000)
+    (lost,) = await mint(bus)
+    await claim_one(bus, lease_ms=1_000)
+    await bus.pause("f")
+    await let_pass(bus, server, 2_000)
+    tick = await bus.tick("f")
+    assert (tick.promoted, tick.recovered) == (1, 1)
+    assert await claim(bus, 5) == []
+    assert sorted(audit(server, "f").lanes["-"]) == sorted([due, lost])
+    await bus.resume("f")
+    assert {job.id for job in await claim(bus, 5)} == {due, lost}

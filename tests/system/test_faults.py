@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +188,122 @@ def test_what_is_no_address_ends_the_start_with_a_sentence() -> None:
     assert "expected valkey://" in done.stderr
 
 
+# ---- in the middle of the work ------------------------------------------------------------------------------------
+
+SLOW = {
+    "shop.py": """
+import time
+from echofn import every, queue
+
+@queue(workers=(1, 2))
+def pack(payload):
+    time.sleep(0.05)
+    return payload
+
+@every("1s", missed="all")
+def beat():
+    pass
+"""
+}
+
+
+def killed(server: Server) -> None:
+    """Every connection, ten times a second, is the least that a restarted proxy does."""
+    for kind in ("normal", "pubsub"):
+        server.command("CLIENT", "KILL", "TYPE", kind)
+
+
+def unblocked(server: Server) -> None:
+    listed = server.command("CLIENT", "LIST")
+    assert isinstance(listed, bytes)
+    for line in listed.splitlines():
+        if b"flags=b" in line:
+            server.command("CLIENT", "UNBLOCK", line.split()[0][3:], "ERROR")
+
+
+FAULTS: dict[str, tuple[Callable[[Server], Any], Callable[[Server], Any]]] = {
+    "scripts flushed": (lambda own: own.command("SCRIPT", "FLUSH"), lambda own: None),
+    "connections killed": (killed, lambda own: None),
+    "unblocked": (unblocked, lambda own: None),
+    "replica": (
+        lambda own: own.command("REPLICAOF", "127.0.0.1", "1"),
+        lambda own: own.command("REPLICAOF", "NO", "ONE"),
+    ),
+    "forbidden": (refuse, permit),
+    "full": (
+        lambda own: own.command("CONFIG", "SET", "maxmemory", "1"),
+        lambda own: own.command("CONFIG", "SET", "maxmemory", "0"),
+    ),
+}
+WINDOW_S = 3.0
+MOST_CALLS_PER_S = 400  # ten kills a second provoke some two hundred; a busy loop makes thousands
+
+
+def calls(server: Server) -> int:
+    """Calls that came from clients, refused ones too: of scripts, of pops, and of connections that were made anew."""
+    told = server.command("INFO", "commandstats")
+    assert isinstance(told, bytes)
+    found = re.findall(r"cmdstat_(?:evalsha|blpop|ping|subscribe):calls=(\d+).*?rejected_calls=(\d+)", told.decode())
+    return sum(int(count) for counts in found for count in counts)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_mid_work_ends_in_no_loop_no_loss_and_no_double(make: Make, own: Server, fault: str) -> None:
+    spoil, mend = FAULTS[fault]
+    node = make(SLOW).start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
+    minted = [node.mint("shop.pack", number) for number in range(100)]
+    until(lambda: own.command("ZCARD", "emq:{shop.pack}:done"))
+    before, began = calls(own), time.monotonic()
+    while time.monotonic() - began < WINDOW_S:
+        spoil(own)
+        time.sleep(0.1)
+    assert (calls(own) - before) / WINDOW_S < MOST_CALLS_PER_S
+    mend(own)
+    until(lambda: own.command("ZCARD", "emq:{shop.pack}:done") == len(minted), 60)
+    until(lambda: node.is_up(ready=True))
+    assert {job["state"] for job in node.get("/jobs?function=shop.pack&limit=200")["jobs"]} == {"done"}
+    assert [len(node.job(job)["history"]) for job in minted] == [1] * len(minted)
+    beats = until(lambda: len(found := dues(node)) > 5 and found)
+    assert len(set(beats)) == len(beats)
+    steps = {(b - a).total_seconds() for a, b in pairwise(beats)}
+    assert steps == {1.0}, fault
+    audit(own, "shop.pack")
+    assert "Traceback" not in node.said()
+
+
+@pytest.mark.parametrize("how", ["frozen", "gone"])
+def test_an_outage_longer_than_any_call_is_shown_and_over_at_once(make: Make, own: Server, how: str) -> None:
+    """Idle workers, parked on the bell: the connection that they are parked on notices too."""
+    node = make().start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
+    assert node.call("shop.pack", "abc") == 3
+    until(lambda: b"cmd=blpop" in bytes(own.command("CLIENT", "LIST")))  # type: ignore[call-overload]
+    if how == "frozen":
+        os.kill(own.pid, signal.SIGSTOP)
+    else:
+        own.kill()
+    until(lambda: node.ask("GET", "/readyz")[0] == 503)
+    began = time.monotonic()
+    while time.monotonic() - began < 6:
+        assert node.ask("GET", "/healthz")[0] == 200
+        status, ready = node.ask("GET", "/readyz")
+        assert (status, ready["bus"]) == (503, False)
+    if how == "frozen":
+        os.kill(own.pid, signal.SIGCONT)
+    else:
+        own.start()
+    until(lambda: node.is_up(ready=True), 10)
+    began = time.monotonic()
+    assert node.call("shop.pack", "abcd") == 4
+    assert time.monotonic() - began < 5
+    until(lambda: b"cmd=blpop" in bytes(own.command("CLIENT", "LIST")))  # type: ignore[call-overload]
+
+
+def dues(node: Node) -> list[datetime]:
+    """The due instants for which `beat` has jobs, in order."""
+    jobs = node.get("/jobs?function=shop.beat&limit=200")["jobs"]
+    return sorted(datetime.fromisoformat(job["occurrence"]["due"]) for job in jobs)
+
+
 # ---- on disk ------------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +367,7 @@ def test_the_doctor_finds_nothing_to_mend_on_a_server_as_it_should_be(make: Make
     assert "up to about 2 s" in " ".join(each["text"] for each in found["findings"])
     said = node.cli("doctor", "--bus", own.address)
     assert said.returncode == 0
-    assert "each in exactly one place" in said.stdout
+    assert "each is in exactly one place" in said.stdout
 
 
 def test_the_doctor_finds_what_is_wrong(own: Server) -> None:

@@ -65,6 +65,9 @@ class Wire(asyncio.Protocol):
 
     def reply_received(self, reply: Any) -> None:
         """One reply, to whoever waited longest."""
+        if not self._waiting:
+            self.abort("not a bus: it answers what nobody asked")
+            return
         future, _ = self._waiting.popleft()
         if not future.done():
             future.set_result(reply)

@@ -99,7 +99,7 @@ async def _upon(bus: Bus, config: Config) -> AsyncIterator[Finding]:
     elif not pumps:
         yield Finding("nodes", "warning", f"{len(nodes)} alive, none pumps: nothing falls due", "start `echod pump`")
     else:
-        yield Finding("nodes", "fine", f"{len(nodes)} alive, {pumps} of them pump; numbers leased: {leased}")
+        yield Finding("nodes", "fine", f"{len(nodes)} alive, of which {pumps} pump; numbers leased: {leased}")
     queues = await bus.queues()
     yield await _orphans(bus, queues)
     async for finding in _places(bus, queues):
@@ -141,7 +141,7 @@ async def _places(bus: Bus, queues: Sequence[str]) -> AsyncIterator[Finding]:
         text = "; ".join(found[:NAMED]) + more
         yield Finding("places", "problem", text, "an eviction, a hand-made change, or a fault of echod: report it")
     else:
-        yield Finding("places", "fine", f"{looked} jobs of {len(queues)} queues looked at: each in exactly one place")
+        yield Finding("places", "fine", f"{looked} jobs looked at, of each queue some: each is in exactly one place")
 
 
 def _print(address: str, server: dict[str, Any], findings: Sequence[Finding]) -> None:
