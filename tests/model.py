@@ -39,6 +39,7 @@ class Model:
     paused: bool = False
     seats: dict[str, int] = field(default_factory=dict)  # the virtual time of every lane that has work
     picked_at: int = 0  # V
+    purged: int = 0
     gathering: dict[str, int] = field(default_factory=dict)  # lanes with less than a batch, until when; paused ones too
 
     def pending(self, lane: str) -> list[str]:
@@ -52,9 +53,14 @@ class Model:
     # --- places ----------------------------------------------------------------------------------------------------
 
     def to_lane(self, id: str, now_ms: int) -> None:
+        self.jobs[id].since_ms = now_ms
+        self.enter_lane(id, now_ms)
+
+    def enter_lane(self, id: str, now_ms: int) -> None:
+        """Its waiting goes on, or begins now."""
         job = self.jobs[id]
         was_empty = not self.pending(job.lane)
-        job.state, job.due_ms, job.since_ms = "pending", None, now_ms
+        job.state, job.due_ms = "pending", None
         if was_empty:
             self.seats[job.lane] = self.picked_at + self.charge(job.lane)
             self.gather(job.lane, now_ms)
@@ -132,8 +138,8 @@ class Model:
         job.holder = hold.holder
 
     def is_held(self, hold: Hold) -> bool:
-        job = self.jobs[hold.id]
-        return job.state == "active" and (job.attempts, job.holder) == (hold.attempts, hold.holder)
+        job = self.jobs.get(hold.id)
+        return job is not None and job.state == "active" and (job.attempts, job.holder) == (hold.attempts, hold.holder)
 
     def settle(self, id: str, kind: str, back_ms: int, now_ms: int) -> None:
         job = self.jobs[id]
@@ -165,7 +171,9 @@ class Model:
                 self.to_lane(id, now_ms)
 
     def cancel(self, id: str, now_ms: int) -> str:
-        job = self.jobs[id]
+        job = self.jobs.get(id)
+        if job is None:
+            return "unknown"
         if job.state in {"done", "dead"}:
             return "ended"
         if job.state == "active":
@@ -177,13 +185,37 @@ class Model:
             self.leave_lane(job.lane, now_ms)
         return "cancelled"
 
-    def redrive(self, id: str, now_ms: int) -> bool:
-        job = self.jobs[id]
-        if job.state != "dead":
+    def redrive(self, id: str, now_ms: int, due_ms: int = 0) -> bool:
+        job = self.jobs.get(id)
+        if job is None or job.state != "dead":
             return False
         job.failures, job.losses, job.cancelling = 0, 0, False
-        self.to_lane(id, now_ms)
+        if due_ms > now_ms:
+            job.state, job.due_ms = "scheduled", due_ms
+        else:
+            self.to_lane(id, now_ms)
         return True
+
+    def drain(self, id: str, now_ms: int) -> None:
+        """Of a job that waits."""
+        assert self.jobs[id].state in {"pending", "scheduled"}
+        self.cancel(id, now_ms)
+
+    def move(self, id: str, lane: str, now_ms: int) -> None:
+        """Of a job that waits: it has waited since, whatever the lane."""
+        job = self.jobs[id]
+        before, was_pending = job.lane, job.state == "pending"
+        if was_pending and before != lane:
+            job.state = "moving"
+            self.leave_lane(before, now_ms)
+        job.lane = lane
+        if was_pending and before != lane:
+            self.enter_lane(id, now_ms)
+
+    def purge(self, id: str) -> None:
+        assert self.jobs[id].state in {"done", "dead", "cancelled"}
+        del self.jobs[id]
+        self.purged += 1
 
     def pause(self, lane: str | None, paused: bool, now_ms: int) -> None:
         if lane is None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
 from audit import audit, open_books
+from bulk_rules import BulkRules
 from echod.bus import Bus
 from echod.bus.clock import StepWatch
 from echod.bus.keys import escape
@@ -38,7 +39,7 @@ ERROR = Error("E", "m")
 RETRIES, BACKOFF_MS, LEASE_MS = 2, 3000, 10_000
 
 
-class BusMachine(RuleBasedStateMachine):
+class BusMachine(BulkRules, RuleBasedStateMachine):
     """One queue, two claimers, a driven clock."""
 
     server: ClassVar[Server]
@@ -56,6 +57,7 @@ class BusMachine(RuleBasedStateMachine):
         self.due_ms = 0
         self.sequence = 0
         self.ids: list[JobId] = []
+        self.purged_done = 0
 
     async def open(self) -> Bus:
         bus = await Bus.open(self.server.address)
@@ -257,7 +259,8 @@ class BusMachine(RuleBasedStateMachine):
         id = self.ids[which % len(self.ids)]
         before_ms = self.now_ms()
         assert self.twice("cancel", twice, id=id).decode() == self.model.cancel(id, before_ms)
-        self.judged_anew(self.model.jobs[id].lane, before_ms)
+        if id in self.model.jobs:
+            self.judged_anew(self.model.jobs[id].lane, before_ms)
 
     @rule(which=st.integers(0, 99), twice=st.booleans())
     def redrive(self, which: int, twice: bool) -> None:
@@ -265,8 +268,10 @@ class BusMachine(RuleBasedStateMachine):
             return
         id = self.ids[which % len(self.ids)]
         self.sequence += 1
-        reply = self.twice("redrive", twice, token=f"t{self.sequence}", ids=pack([id]))
-        assert [each.decode() for each in reply] == ([id] if self.model.redrive(id, self.born_ms(id)) else [])
+        reply = self.twice("redrive", twice, token=f"t{self.sequence}", jobs=pack([[id, 0]]))
+        is_there = id in self.model.jobs
+        redriven = [id.encode()] if is_there and self.model.redrive(id, self.born_ms(id)) else []
+        assert reply == [redriven, []]
 
     @rule(lane=st.one_of(st.none(), LANES), paused=st.booleans())
     def pause(self, lane: str | None, paused: bool) -> None:
@@ -296,8 +301,8 @@ class BusMachine(RuleBasedStateMachine):
     @invariant()
     def every_job_is_counted_once(self) -> None:
         metrics = self.do(self.bus.metrics("f", 3 * 3_600_000))
-        assert metrics.minted == len(self.model.jobs)
-        assert metrics.done == sum(job.state == "done" for job in self.model.jobs.values())
+        assert metrics.minted == len(self.model.jobs) + self.model.purged
+        assert metrics.done == sum(job.state == "done" for job in self.model.jobs.values()) + self.purged_done
 
     def teardown(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""cancel, redrive, logs, lists, stats, versions: what an operator does and sees."""
+"""cancel, logs, lists, stats, versions: what an operator does and sees."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from echod.bus import Bus
 from echod.bus.answers import LogLine
 from echod.errors import Refused
 from echod.model.ids import JobId, NodeId, VersionId
-from echod.model.job import Mint, Minted, Unique
 from valkey import Server
 
 
@@ -54,39 +53,6 @@ async def test_what_ended_or_never_was_cannot_be_cancelled(bus: Bus) -> None:
     assert await bus.cancel("f", one) == "ended"
     assert await bus.cancel("f", await bury(bus)) == "ended"
     assert await bus.cancel("f", bus.new_job_id()) == "unknown"
-
-
-async def test_a_redriven_job_is_pending_with_its_id_and_history(bus: Bus, server: Server) -> None:
-    id = await bury(bus)
-    assert await bus.redrive("f", [id, bus.new_job_id()]) == [id]
-    record = await bus.job(id)
-    assert record is not None
-    assert (record.state, record.failures, record.attempts) == ("pending", 0, 1)
-    assert [(entry.attempt, entry.outcome) for entry in record.history] == [(1, "dead")]
-    audit(server, "f")
-    await settle(bus, [done(await claim_one(bus))])
-    record = await bus.job(id)
-    assert record is not None
-    assert [(entry.attempt, entry.outcome) for entry in record.history] == [(1, "dead"), (2, "done")]
-    assert await counted(bus, "done") == 1
-
-
-async def test_a_redrive_sent_again_answers_the_same(bus: Bus, server: Server) -> None:
-    from echod.bus.rows import pack
-
-    id = await bury(bus)
-    for _ in range(2):
-        assert await bus.run("redrive", "f", token="t", ids=pack([id])) == [id.encode()]
-    assert audit(server, "f").lanes == {"-": [id]}
-    assert await bus.redrive("f", [id]) == []
-
-
-async def test_a_redriven_job_takes_its_unique_key_back_where_it_is_free(bus: Bus) -> None:
-    (first,) = await mint(bus, unique=Unique("k"))
-    await settle(bus, [dead(await claim_one(bus))])
-    await bus.redrive("f", [first])
-    one = Mint(id=bus.new_job_id(), payload=b"\x01", unique=Unique("k"))
-    assert await bus.mint("f", [one]) == [Minted(first, duplicate=True)]
 
 
 async def test_a_log_comes_back_line_by_line(bus: Bus) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Literal, assert_never, cast
 import msgspec
 
 from echod.bus import address as addresses
+from echod.bus.bulk import Bulk
 from echod.bus.clock import monotonic_ms
 from echod.bus.driving import Driving, driven_ms
 from echod.bus.durable import Durable
@@ -55,7 +56,7 @@ def check_kind(info: Mapping[str, str]) -> None:
         raise BusUnfit("expected the server that keeps the jobs, got a Sentinel; give the primary's address")
 
 
-class Bus(Minting, Working, Logs, Nodes, Operating, Versions, Tokens, Reading, Driving):
+class Bus(Minting, Working, Logs, Nodes, Operating, Bulk, Versions, Tokens, Reading, Driving):
     """See the module. Made by `Bus.open`."""
 
     def __init__(self, address: addresses.Address, app: str, *, driven: bool = False) -> None:

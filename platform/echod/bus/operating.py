@@ -1,22 +1,19 @@
-"""What an operator does to queues and jobs: policy, pause, weight, rest, cancel, redrive."""
+"""What an operator does to queues and jobs: policy, pause, weight, rest, cancel."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
 from typing import Literal, cast
 
 from echod.bus.core import Core
 from echod.bus.keys import escape
 from echod.bus.rows import pack, utf8
-from echod.model.ids import JobId
 from echofn.manifest import Policy
 
 Cancel = Literal["cancelled", "cancelling", "ended", "unknown"]
 
 
 class Operating(Core):
-    """configure, set, cancel, redrive."""
+    """configure, set, cancel."""
 
     async def configure(self, queue: str, policy: Policy, generation: int) -> bool:
         """Write a function's policy where the scripts need it; False where a newer generation wrote already."""
@@ -58,11 +55,6 @@ class Operating(Core):
     async def cancel(self, queue: str, id: str) -> Cancel:
         """End a job that waits; ask one that runs to stop."""
         return cast("Cancel", (await self.run("cancel", queue, id=id)).decode())
-
-    async def redrive(self, queue: str, ids: Sequence[str]) -> list[JobId]:
-        """Jobs of the morgue that are pending again."""
-        reply = await self.run("redrive", queue, token=secrets.token_urlsafe(6), ids=pack(list(ids)))
-        return [JobId(id.decode()) for id in reply]
 
     async def ring(self, queue: str) -> None:
         """Hand the bell on: this node popped a queue that it cannot serve."""

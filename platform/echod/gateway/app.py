@@ -24,6 +24,7 @@ from echod.bus.waiting import Waiting
 from echod.config import Config
 from echod.errors import EchodError
 from echod.gateway import (
+    bulk,
     clock,
     functions,
     invoke,
@@ -70,12 +71,16 @@ TABLE: tuple[Entry, ...] = (
     Entry("POST", "/functions/{name:name}", "invoke", invoke.invoke),
     Entry("POST", "/functions/{name:name}/pause", "operate", functions.pause),
     Entry("POST", "/functions/{name:name}/resume", "operate", functions.resume),
+    Entry("POST", "/functions/{name:name}/drain", "operate", bulk.drain),
+    Entry("POST", "/functions/{name:name}/move", "operate", bulk.move),
+    Entry("POST", "/functions/{name:name}/purge", "operate", bulk.purge),
     Entry("GET", "/jobs", "read", jobs.index),
     Entry("POST", "/jobs", "invoke", orders.enqueue),
     Entry("GET", "/jobs/{id:name}", "read", jobs.show),
     Entry("GET", "/jobs/{id:name}/logs", "read", jobs.logs),
     Entry("POST", "/jobs/{id:name}/cancel", "operate", jobs.cancel),
-    Entry("POST", "/jobs/{id:name}/redrive", "operate", jobs.redrive),
+    Entry("POST", "/jobs/{id:name}/redrive", "operate", bulk.redrive_one),
+    Entry("POST", "/jobs/{id:name}/move", "operate", bulk.move_one),
     Entry("GET", "/schedules", "read", schedules.index),
     Entry("POST", "/schedules", "operate", schedules.add),
     Entry("POST", "/schedules/{id:names}/run", "operate", schedules.run),
@@ -84,6 +89,8 @@ TABLE: tuple[Entry, ...] = (
     Entry("DELETE", "/schedules/{id:names}", "operate", schedules.remove),  # last: an id may hold slashes
     Entry("GET", "/lanes", "read", system.lanes),
     Entry("GET", "/morgue", "read", jobs.morgue),
+    Entry("POST", "/morgue/redrive", "operate", bulk.redrive),
+    Entry("POST", "/morgue/purge", "operate", bulk.purge_morgue),
     Entry("GET", "/versions", "read", versions.index),
     Entry("GET", "/nodes", "read", system.nodes),
     Entry("GET", "/bus", "read", system.bus),

@@ -1,4 +1,4 @@
-"""Jobs by id and in lists; their logs, live; cancel and redrive."""
+"""Jobs by id and in lists; their logs, live; cancel."""
 
 from __future__ import annotations
 
@@ -97,15 +97,6 @@ async def cancel(desk: Desk, request: Request) -> Response:
             raise Problem(
                 "wrong-state", f"expected a job that has not ended, got one that is {job.state}", state=job.state
             )
-
-
-async def redrive(desk: Desk, request: Request) -> Response:
-    """POST /jobs/{id}/redrive: a dead job is pending again, with its id and history."""
-    job = await found(desk, request)
-    if not await desk.bus.redrive(job.function, [job.id]):
-        job = await found(desk, request)
-        raise Problem("wrong-state", f"expected a dead job, got one that is {job.state}", state=job.state)
-    return answer({"id": job.id, "function": job.function, "state": "pending", "url": f"/jobs/{job.id}"})
 
 
 async def found(desk: Desk, request: Request) -> Job:

@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from echod.gateway import clock, orders, shapes, tokens
+from echod.gateway import bulk, clock, orders, shapes, tokens
 from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
@@ -46,6 +46,7 @@ class Shape(NamedTuple):
     answers: Mapping[int, Any]
     query: Mapping[str, View] = {}
     takes: Any = None
+    needs: Mapping[str, View] = {}  # of the query, what must be there
     binary: bool = False
     streams: bool = False  # the same as server-sent events, to whoever does not ask for JSON alone
 
@@ -67,6 +68,13 @@ _WHERE: Mapping[str, View] = {"function": _TEXT}
 _WINDOW: View = {"type": "integer", "minimum": SHORTEST_S, "maximum": LONGEST_S}
 _PLAN: Mapping[str, View] = {"plan": {"enum": ["0", "1"]}}
 _STATE: View = {"enum": list(STATES)}
+_TARGET: Mapping[str, View] = {"to": _NAME}
+_LANES: Mapping[str, View] = {"lane": _NAME, **_TARGET}
+_MOVING: Mapping[str, View] = {name: schema for name, schema in bulk.WAITING.items() if name != "lane"}
+_ENDS: Mapping[str, View] = {"state": {"enum": list(bulk.ENDS)}}
+_SWEEP: Mapping[str, View] = {**bulk.FILTER, **bulk.SWEEP}
+_DEAD: Mapping[str, View] = {**_WHERE, **_SWEEP}
+_REDRIVING: Mapping[str, View] = {**_DEAD, "rate": bulk.RATE}
 
 SHAPES: Mapping[tuple[str, str], Shape] = {
     ("GET", "/"): Shape("All functions", {200: shapes.Functions}),
@@ -76,12 +84,16 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("POST", "/functions/{name}"): Shape("Call a function", {200: Any, 202: shapes.Accepted}, takes=Any),
     ("POST", "/functions/{name}/pause"): Shape("Pause a function", {200: shapes.Paused}, {"lane": _TEXT}),
     ("POST", "/functions/{name}/resume"): Shape("Resume a function", {200: shapes.Paused}, {"lane": _TEXT}),
+    ("POST", "/functions/{name}/drain"): Shape("Cancel what waits", {200: bulk.Drained}, bulk.WAITING),
+    ("POST", "/functions/{name}/move"): Shape("Move a lane to another", {200: bulk.MovedJobs}, _MOVING, needs=_LANES),
+    ("POST", "/functions/{name}/purge"): Shape("Delete ended jobs", {200: bulk.Purged}, _SWEEP, needs=_ENDS),
     ("GET", "/jobs"): Shape("Jobs, newest first", {200: shapes.Jobs}, {**_LIST, "state": _STATE}),
     ("POST", "/jobs"): Shape("Mint many jobs", {202: shapes.OrdersTaken, 207: shapes.OrdersTaken}, takes=orders.Orders),
     ("GET", "/jobs/{id}"): Shape("A job", {200: shapes.Whole}, _WHERE),
     ("GET", "/jobs/{id}/logs"): Shape("What a job wrote", {200: list[shapes.LogShape]}, _WHERE, streams=True),
     ("POST", "/jobs/{id}/cancel"): Shape("Cancel a job", {200: shapes.Accepted, 202: shapes.Accepted}, _WHERE),
     ("POST", "/jobs/{id}/redrive"): Shape("Run a dead job again", {200: shapes.Accepted}, _WHERE),
+    ("POST", "/jobs/{id}/move"): Shape("Move a job to a lane", {200: shapes.Accepted}, _WHERE, needs=_TARGET),
     ("GET", "/schedules"): Shape("All schedules", {200: shapes.Schedules}),
     ("POST", "/schedules"): Shape(
         "Register a schedule", {200: shapes.ScheduleShape, 201: shapes.ScheduleShape}, takes=Wanted
@@ -92,6 +104,8 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("POST", "/schedules/{id}/resume"): Shape("Resume a schedule", {200: shapes.SchedulePaused}),
     ("GET", "/lanes"): Shape("Lanes", {200: dict[str, Any]}, {"function": _TEXT}),
     ("GET", "/morgue"): Shape("Dead jobs", {200: shapes.Jobs}, _LIST),
+    ("POST", "/morgue/redrive"): Shape("Run dead jobs again", {200: bulk.RedrivenJobs}, _REDRIVING),
+    ("POST", "/morgue/purge"): Shape("Delete dead jobs", {200: bulk.Purged}, _DEAD),
     ("GET", "/versions"): Shape("Versions", {200: shapes.Versions}),
     ("GET", "/nodes"): Shape("Nodes", {200: dict[str, Any]}),
     ("GET", "/bus"): Shape("The bus", {200: dict[str, Any]}),
@@ -172,6 +186,7 @@ def _operation(method: str, path: str, shape: Shape, of_type: Mapping[str, Any])
     named = re.findall(r"{(\w+)}", path)
     parameters = [_parameter(name, "path", _NAME, is_required=True) for name in named]
     parameters += [_parameter(name, "query", schema) for name, schema in shape.query.items()]
+    parameters += [_parameter(name, "query", schema, is_required=True) for name, schema in shape.needs.items()]
     if parameters:
         operation["parameters"] = parameters
     if shape.takes is not None:

@@ -54,6 +54,7 @@ KINDS: Mapping[str, tuple[HTTPStatus, str]] = {
     "wrong-method": (HTTPStatus.METHOD_NOT_ALLOWED, "Wrong method"),
     "not-callable": (HTTPStatus.METHOD_NOT_ALLOWED, "Started by its webhook alone"),
     "key-conflict": (HTTPStatus.CONFLICT, "The key is taken by another body"),
+    "key-taken": (HTTPStatus.CONFLICT, "The unique key is another job's"),
     "name-taken": (HTTPStatus.CONFLICT, "The name is taken"),
     "too-many-tokens": (HTTPStatus.CONFLICT, "Too many tokens"),
     "wrong-state": (HTTPStatus.CONFLICT, "The job's state does not allow it"),

@@ -42,7 +42,10 @@ for _, name in ipairs(redis.call('HKEYS', g.queues)) do
     local to_lanes, lost, cut, soonest = turn(q, math.max(math.min(budget, 200), 1), tonumber(roll), due)
     promoted, recovered, more, next_in_ms = promoted + to_lanes, recovered + lost, more or cut, sooner(soonest, heal_in_ms)
     budget = budget - to_lanes - lost - (#due - dues_before)
-    budget = budget - trim_archive(q, math.max(math.min(budget, 100), 1)) - trim_morgue(q, math.max(math.min(budget, 100), 1))
+    local share = math.max(math.min(budget, 100), 1)
+    local trimmed, buried = trim_archive(q, share), trim_morgue(q, share)
+    budget = budget - trimmed - buried
+    more = more or trimmed == share or buried == share
     if redis.call('EXISTS', q.out) == 1 then unsent[#unsent + 1] = name end
   end
   queues[#queues + 1] = {name, next_in_ms}

@@ -1,9 +1,9 @@
 -- Mint jobs: a row and a place for each, in one step; sent again with the same token it changes nothing.
--- KEYS    job: unique: meta
+-- KEYS    job: meta
 -- ARGV    queue outside resend first_ms mints
 -- RETURNS [per mint: 1 | [2, owner] duplicate | [3, owner] conflict | [4, pending] full | 5 taken | 6 stale]
 -- ERRORS  MALFORMED a mint is not as below; none of them is minted
--- INCLUDE time counters news ring bell close rows birth
+-- INCLUDE time counters news ring bell close rows birth unique
 -- `mints` is msgpack: [id, payload, lane, lane as written or false, when (0 now, 1 in, 2 at), ms, priority,
 -- unique or false: [key, mode, ms, body], parent, version, wait channel, token, once], parent to wait channel false without. `once`
 -- is a second key of a fixed time, the request's own: it keeps the first answer, a duplicate's too. A child's token is '0' whoever
@@ -48,34 +48,6 @@ if not meta[4] then
   redis.call('HSET', q.meta, 'reg', 1)
 end
 
--- Who owns the unique key now; a key whose owner's row no longer says so counts for nothing.
-local function owner_of(unique)
-  local key = unique_key(q, unique[1])
-  local held = redis.call('HMGET', key, 'o', 'm', 'b', 'x')
-  if not held[1] then return nil end
-  if held[2] == 't' then
-    if tonumber(held[4]) <= now then return nil end
-    return held[1], held[3]
-  end
-  local row = redis.call('HMGET', job_key(q, held[1]), 'u', 's', 'a', 'm')
-  local ended = row[2] == 'd' or row[2] == 'x' or row[2] == 'c'
-  if row[4] and row[1] == held[2] .. ':' .. unique[1] and not ended and not (held[2] == 's' and row[3]) then
-    return held[1], held[3]
-  end
-  return nil
-end
-
-local function own(unique, id)
-  local key = unique_key(q, unique[1])
-  redis.call('DEL', key)
-  if unique[2] == 't' then
-    redis.call('HSET', key, 'o', id, 'm', 't', 'b', unique[4], 'x', now + unique[3])
-    redis.call('PEXPIRE', key, unique[3])
-  else
-    redis.call('HSET', key, 'o', id, 'm', unique[2], 'b', unique[4])
-  end
-end
-
 local function mint_one(mint)
   local id, unique, token, once = mint[1], mint[8], mint[12], mint[13]
   local there = redis.call('HMGET', job_key(q, id), 'm', 't')
@@ -86,10 +58,10 @@ local function mint_one(mint)
   -- A resend whose row is missing is a first arrival, unless the row may have come, ended and been trimmed since.
   if resend == '1' and (now - tonumber(first_ms) > 10000 or (tonumber(meta[3]) or 0) >= tonumber(first_ms)) then return 6 end
   for _, key in ipairs({once or unique or nil, once and unique or nil}) do
-    local owner, body = owner_of(key)
+    local owner, body = owner_of(q, key[1])
     if owner then
       if key[4] ~= '' and body ~= key[4] then return {3, owner} end
-      if once and key == unique then own(once, owner) end
+      if once and key == unique then own(q, once, owner) end
       return {2, owner}
     end
   end
@@ -111,9 +83,10 @@ local function mint_one(mint)
   set('wt', mint[11])
   if unique then
     set('u', unique[2] .. ':' .. unique[1])
-    own(unique, id)
+    if unique[4] ~= '' then set('ub', unique[4]) end
+    own(q, unique, id)
   end
-  if once then own(once, id) end
+  if once then own(q, once, id) end
   birth(q, id, fields, mint[3], mint[7], due, mint[5] == 1 and 'delay' or 'at')
   return 1
 end

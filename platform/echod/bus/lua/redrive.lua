@@ -1,31 +1,45 @@
--- Redrive jobs from the morgue: pending again, failures 0, id and history kept; sent again, it answers the same.
--- KEYS    job: unique: dead
--- ARGV    token ids
--- RETURNS [id redriven]
--- INCLUDE time counters news ring bell close rows
--- `ids` is msgpack. A unique key that another job took meanwhile stays with it.
-local redriven = {}
-for _, id in ipairs(cmsgpack.unpack(ids)) do
+-- Redrive jobs from the morgue: pending again, or from an instant on; failures 0, id and history kept.
+-- KEYS    job: dead
+-- ARGV    token jobs
+-- RETURNS [id redriven, by this call or by the same one sent before], [[id refused, owner of its unique key]]
+-- INCLUDE time counters news ring bell close rows unique
+-- `jobs` is msgpack: [id, due_ms, 0 for now], a few hundred. It runs on the active version, also where it was pinned to
+-- one. A job whose unique key another owns by now stays in the morgue: redriven beside it, it would be the second.
+local redriven, refused = {}, {}
+
+local function revive(id, due_ms, row)
   local key = job_key(q, id)
-  local row = redis.call('HMGET', key, 's', 'l', 'pr', 'u', 'rt', 'z', 'y', 'er', 'a')
-  if row[1] == 'x' then
-    redis.call('ZREM', q.dead, id)
-    if row[6] then
-      local cause = row[8] and cmsgpack.unpack(row[8]).cause or 'error'
-      redis.call('HSET', key, 'y', chronicle(row[7], {tonumber(row[9]), 'dead', cause, 0, row[6]}))
+  redis.call('ZREM', q.dead, id)
+  if row.z then
+    local cause = row.er and cmsgpack.unpack(row.er).cause or 'error'
+    redis.call('HSET', key, 'y', chronicle(row.y, {tonumber(row.a), 'dead', cause, 0, row.z}))
+  end
+  redis.call('HDEL', key, 'f', 'n', 'e', 'x', 'd', 'sz', 'z', 'v', 'pg')
+  redis.call('HSET', key, 'rt', token)
+  if due_ms > now then
+    make_scheduled(q, id, due_ms, 'delay', row.l, row.pr)
+  else
+    make_pending(q, id, row.l, row.pr)
+  end
+  count('redriven')
+end
+
+for _, job in ipairs(cmsgpack.unpack(jobs)) do
+  local id = job[1]
+  local got = redis.call('HMGET', job_key(q, id), 's', 'l', 'pr', 'u', 'rt', 'z', 'y', 'er', 'a', 'ub')
+  if got[1] == 'x' then
+    local unique = got[4] and string.sub(got[4], 1, 2) == 'd:' and string.sub(got[4], 3)
+    local owner = unique and owner_of(q, unique)
+    if owner then
+      refused[#refused + 1] = {id, owner}
+    else
+      if unique then own(q, {unique, 'd', 0, got[10] or ''}, id) end
+      revive(id, job[2], {l = got[2], pr = got[3], z = got[6], y = got[7], er = got[8], a = got[9]})
+      redriven[#redriven + 1] = id
     end
-    redis.call('HDEL', key, 'f', 'n', 'e', 'x', 'd', 'sz', 'z')
-    redis.call('HSET', key, 'rt', token)
-    if row[4] and string.sub(row[4], 1, 2) == 'd:' then
-      local claim_key = unique_key(q, string.sub(row[4], 3))
-      if redis.call('HSETNX', claim_key, 'o', id) == 1 then redis.call('HSET', claim_key, 'm', 'd', 'b', '') end
-    end
-    make_pending(q, id, row[2], row[3])
-    count('redriven')
-    redriven[#redriven + 1] = id
-  elseif row[5] == token then
+  elseif got[5] == token then
     redriven[#redriven + 1] = id
   end
 end
 close(q)
-return redriven
+return {redriven, refused}

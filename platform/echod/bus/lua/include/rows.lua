@@ -4,8 +4,9 @@
 -- Fields, defaults not stored: p payload, m minted, t mint token, l lane, ln lane as written, pr priority, s state
 -- (absent: lane, s scheduled, a active, d done, x dead, c cancelled), r reason, d due, w pending since, a attempts, h holder,
 -- b attempt that was begun, st started, e ended, f failures, n losses before the start, x cancel asked, o result, er error,
--- y history, z the last run (packed by the caller) of a job that ended with it, u unique key with its mode, pa parent, v pinned version, rv version of the last run, oc occurrence,
--- wt channels of who waits (a line each), pg progress, sz bytes it counts for in the archive, lb log bytes.
+-- y history, z the last run (packed by the caller) of a job that ended with it, u unique key with its mode, ub the body
+-- it was minted with, rt token of the operator's last call, pa parent, v pinned version, rv version of the last run,
+-- oc occurrence, wt channels of who waits (a line each), pg progress, sz bytes it counts for in the archive, lb log bytes.
 local HISTORY_LIMIT = 50
 local archived, archived_bytes = {}, 0
 

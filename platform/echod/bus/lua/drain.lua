@@ -1,0 +1,24 @@
+-- Drain: cancel these jobs where they wait, in a lane or in the schedule; what runs, runs on.
+-- KEYS    job: schedule
+-- ARGV    token ids
+-- RETURNS [id cancelled, by this call or by the same one sent before]
+-- FLAGS   allow-oom
+-- INCLUDE time counters news ring bell close rows trim
+-- `ids` is msgpack, a few hundred.
+local drained = {}
+for _, id in ipairs(cmsgpack.unpack(ids)) do
+  local got = redis.call('HMGET', job_key(q, id), 'm', 's', 'l', 'p', 'u', 'wt', 'lb', 'rt')
+  local state = got[2] or 'p'
+  if got[1] and (state == 'p' or state == 's') then
+    if state == 's' then redis.call('ZREM', q.schedule, id) else dequeue(q, id, got[3] or '-') end
+    make_ended(q, id, 'c', {p = got[4], u = got[5] or nil, wt = got[6] or nil, lb = got[7]}, {'rt', token})
+    count('cancelled')
+    drained[#drained + 1] = id
+  elseif state == 'c' and got[8] == token then
+    drained[#drained + 1] = id
+  end
+end
+file_archived(q)
+trim_archive(q, 2 * #drained)
+close(q)
+return drained

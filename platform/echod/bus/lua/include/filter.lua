@@ -1,0 +1,12 @@
+-- Which jobs an operator means by their error: a cause (`wall` means `wall:network` too), and text of it in any case.
+-- KEYS
+local function has_error(packed, cause, match)
+  if cause == '' and match == '' then return true end
+  if not packed then return false end
+  local told = cmsgpack.unpack(packed)
+  local why = told.cause or 'error'
+  if cause ~= '' and why ~= cause and string.sub(why, 1, #cause + 1) ~= cause .. ':' then return false end
+  if match == '' then return true end
+  local whole = (told.type or '') .. ': ' .. (told.message or '') .. '\n' .. (told.traceback or '')
+  return string.find(string.lower(whole), string.lower(match), 1, true) ~= nil
+end

@@ -1,0 +1,34 @@
+-- Purge: delete these jobs with their logs, where they lie ended in one of these states.
+-- KEYS    job: dead done meta
+-- ARGV    states ids
+-- RETURNS [id that is gone]
+-- FLAGS   allow-oom
+-- INCLUDE time counters news ring bell close trim
+-- `ids` is msgpack, a few hundred; `states` are letters. What ended a moment ago may be minted again by a call that lost
+-- its reply: `cut` says that a missing row proves nothing until then. A child that young stays, as it does in trim.
+local wanted, gone, purged, bytes = {}, {}, 0, 0
+for state in string.gmatch(states, '%a') do wanted[state] = true end
+for _, id in ipairs(cmsgpack.unpack(ids)) do
+  local row = redis.call('HMGET', job_key(q, id), 'm', 's', 'e', 'sz', 'pa')
+  if not row[1] then
+    gone[#gone + 1] = id
+  elseif wanted[row[2] or 'p'] and (row[2] == 'd' or row[2] == 'c' or row[2] == 'x') then
+    local age = now - tonumber(row[3])
+    if not (row[5] and age <= CHILD_MS) then
+      if age <= YOUNG_MS then redis.call('HSET', q.meta, 'cut', now) end
+      if row[2] == 'x' then
+        redis.call('ZREM', q.dead, id)
+      else
+        redis.call('ZREM', q.done, id)
+        bytes = bytes + (tonumber(row[4]) or 0)
+      end
+      erase(q, id)
+      gone[#gone + 1] = id
+      purged = purged + 1
+    end
+  end
+end
+if bytes > 0 then redis.call('HINCRBY', q.meta, 'ab', -bytes) end
+if purged > 0 then count('purged', purged) end
+close(q)
+return gone

@@ -1,0 +1,374 @@
+"""pick, drain, move, purge, redrive: what an operator does to many jobs at once, reply by reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from audit import audit
+from doing import bury, claim, claim_one, counted, dead, done, hold, mint, run, settle
+from echod.bus import Bus
+from echod.bus.bulk import Filter, Picked
+from echod.bus.rows import pack
+from echod.model.ids import JobId, VersionId
+from echod.model.job import Dead, Error, Mint, Minted, State, Unique
+from echofn.manifest import Policy
+from valkey import Server
+
+WAITING = Filter(("pending", "scheduled"))
+DEAD = Filter(("dead",))
+DAY_MS = 86_400_000
+
+
+async def picked(bus: Bus, wanted: Filter, **how: Any) -> list[JobId]:
+    """All that is meant, call by call."""
+    found: list[JobId] = []
+    page = await bus.pick("f", wanted, **how)
+    found += page.ids
+    while page.cursor:
+        page = await bus.pick("f", wanted, **{**how, "upto": page.upto, "cursor": page.cursor})
+        found += page.ids
+    return found
+
+
+async def died(bus: Bus, *errors: Error) -> list[JobId]:
+    """A dead job for each error, all at one instant."""
+    ids = await mint(bus, count=len(errors))
+    jobs = await claim(bus, len(errors))
+    await settle(bus, [Dead(hold(job), run(job), error) for job, error in zip(jobs, errors, strict=True)])
+    return ids
+
+
+# --- pick ---
+
+
+async def test_jobs_are_picked_by_state_and_lane_in_the_order_of_their_place(bus: Bus) -> None:
+    (buried,) = await died(bus, Error("E", "m"))
+    later = await mint(bus, in_ms=5000)
+    first, second = await mint(bus, count=2, lane="ü", priority=1)
+    (urgent,) = await mint(bus, lane="ü", priority=-1)
+    (other,) = await mint(bus, lane="b")
+    assert await picked(bus, WAITING) == [*later, first, second, urgent, other], "by mint, over all lanes"
+    assert await picked(bus, Filter(("pending",), lane="ü")) == [urgent, first, second], "as they would be served"
+    assert await picked(bus, Filter(("pending", "scheduled"), lane="-")) == later
+    assert await picked(bus, DEAD) == [buried]
+    assert await picked(bus, Filter(("done", "cancelled"))) == []
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+async def test_picking_goes_on_at_its_cursor_whatever_was_taken_meanwhile(bus: Bus, limit: int) -> None:
+    """Five at one instant and of one priority: the id decides, and the entry that the cursor names may be gone."""
+    ids = await died(bus, *[Error("E", "m")] * 5)
+    left, cursor = list[JobId](), ""
+    while True:
+        page = await bus.pick("f", DEAD, cursor=cursor, limit=limit)
+        left += page.ids
+        await bus.redrive("f", page.ids)
+        if not (cursor := page.cursor):
+            break
+    assert left == ids
+
+
+async def test_a_long_place_is_looked_through_in_bounded_steps(bus: Bus) -> None:
+    for _ in range(12):
+        await mint(bus, count=200)
+    (wanted,) = await mint(bus, lane="a")
+    page = await bus.pick("f", Filter(("pending", "scheduled"), lane="a"))
+    assert (page.ids, bool(page.cursor)) == ((), True)
+    page = await bus.pick("f", Filter(("pending", "scheduled"), lane="a"), cursor=page.cursor)
+    assert page == Picked(page.now_ms, page.upto, (wanted,), "")
+
+
+async def test_the_dead_are_picked_by_cause_text_and_age(bus: Bus, server: Server) -> None:
+    old, wall = await died(
+        bus, Error("Timeout", "took 30 s", cause="timeout"), Error("OSError", "no", "", "wall:network")
+    )
+    server.clock.advance(3_600_000)
+    (new,) = await died(bus, Error("ValueError", "Straße %d. [x", "File shop.py", "error"))
+    table: Sequence[tuple[dict[str, Any], list[JobId]]] = [
+        ({}, [old, wall, new]),
+        ({"cause": "timeout"}, [old]),
+        ({"cause": "wall"}, [wall]),
+        ({"cause": "wall:network"}, [wall]),
+        ({"cause": "wal"}, []),
+        ({"match": "VALUEERROR: Straße %d. ["}, [new]),
+        ({"match": "shop.py"}, [new]),
+        ({"match": ".*"}, []),
+        ({"older_ms": 3_600_000}, [old, wall]),
+        ({"newer_ms": 3_500_000}, [new]),
+        ({"older_ms": 1000, "cause": "timeout", "match": "30 s"}, [old]),
+    ]
+    for asked, right in table:
+        assert await picked(bus, Filter(("dead",), **asked)) == right, asked
+
+
+async def test_what_came_after_a_sweep_began_is_not_of_it(bus: Bus, server: Server) -> None:
+    """A job that fails again at once would be redriven for ever; a queue that is fed would be drained for ever."""
+    (first,) = await died(bus, Error("E", "m"))
+    (waiting,) = await mint(bus)
+    page, before = await bus.pick("f", DEAD), await bus.pick("f", WAITING)
+    server.clock.advance(1000)
+    await bus.redrive("f", [first])
+    for job in await claim(bus, 2):
+        if job.id == first:
+            await settle(bus, [dead(job)])
+    await mint(bus)
+    assert await picked(bus, DEAD, upto=page.upto) == []
+    assert await picked(bus, DEAD) == [first]
+    all_states = Filter(("pending", "scheduled", "active"))
+    assert await picked(bus, all_states, upto=before.upto) == [waiting]
+    assert len(await picked(bus, all_states)) == 2
+
+
+async def test_a_clock_that_went_back_hides_nothing_from_a_sweep(bus: Bus, server: Server) -> None:
+    (buried,) = await died(bus, Error("E", "m"))
+    (waiting,) = await mint(bus)
+    server.clock.advance(-60_000)
+    assert await picked(bus, DEAD) == [buried]
+    assert await picked(bus, WAITING) == [waiting]
+
+
+# --- drain ---
+
+
+async def test_a_drain_cancels_what_waits_and_leaves_what_runs(bus: Bus, server: Server) -> None:
+    buried = await bury(bus)
+    running, one, other = await mint(bus, count=3, lane="a")
+    (scheduled,) = await mint(bus, in_ms=5000)
+    job = await claim_one(bus)
+    assert job.id == running
+    asked = [running, one, other, scheduled, buried, bus.new_job_id()]
+    assert await bus.drain("f", asked) == (one, other, scheduled)
+    books = audit(server, "f")
+    assert (books.lanes, books.schedule, list(books.active)) == ({}, {}, [running])
+    assert await counted(bus, "cancelled") == 3
+    await settle(bus, [done(job)])
+    assert audit(server, "f").state_of(running) == "done"
+
+
+async def test_a_drain_sent_again_answers_the_same_and_counts_once(bus: Bus, server: Server) -> None:
+    ids = await mint(bus, count=3)
+    first = await bus.run("drain", "f", token="t", ids=pack(ids))
+    assert await bus.run("drain", "f", token="t", ids=pack(ids)) == first == [id.encode() for id in ids]
+    assert await bus.drain("f", ids) == (), "another drain did not cancel them"
+    assert await counted(bus, "cancelled") == 3
+    audit(server, "f")
+
+
+async def test_a_drain_takes_the_lanes_with_it_paused_and_resting_ones_too(bus: Bus, server: Server) -> None:
+    ids = [*await mint(bus, lane="held"), *await mint(bus, lane="rests"), *await mint(bus, lane="open")]
+    await bus.pause("f", lane="held")
+    await bus.rest("f", "rests", 60_000)
+    assert set(await bus.drain("f", ids)) == set(ids)
+    books = audit(server, "f")
+    assert (books.ring, books.later, books.held) == ({}, {}, set())
+
+
+async def test_a_drained_queue_of_many_is_trimmed_to_its_retention(bus: Bus, server: Server) -> None:
+    """Settles trim what they add, twice: nobody settles here. A pump's ticks go on until it is done."""
+    server.command("HSET", "emq:{f}:meta", "keep_count", 10)
+    for _ in range(4):
+        await bus.drain("f", await mint(bus, count=150))
+    assert len(audit(server, "f").done) == 600, "what ended a moment ago stays"
+    server.clock.advance(10_001)
+    answer = await bus.beat(pump=True)
+    assert answer.tick.more
+    ticks = 0
+    while (await bus.tick("f")).more:
+        ticks += 1
+    assert ticks == 4
+    assert len(audit(server, "f").done) == 10
+
+
+# --- move ---
+
+
+async def test_moved_jobs_stand_by_priority_and_mint_order(bus: Bus, server: Server) -> None:
+    (a1,) = await mint(bus, lane="a")
+    (b1,) = await mint(bus, lane="b")
+    (a2,) = await mint(bus, lane="a")
+    (b2,) = await mint(bus, lane="b", priority=-1)
+    assert await bus.move("f", [a1, a2], "b") == (a1, a2)
+    assert audit(server, "f").lanes == {"b": [b2, a1, b1, a2]}
+    assert [job.lane for job in await claim(bus, 4)] == ["b"] * 4
+
+
+async def test_a_move_leaves_what_runs_and_what_ended(bus: Bus, server: Server) -> None:
+    buried = await bury(bus)
+    running, waiting = await mint(bus, count=2, lane="a")
+    (scheduled,) = await mint(bus, lane="a", in_ms=1000)
+    await claim_one(bus)
+    assert await bus.move("f", [buried, running, waiting, scheduled, bus.new_job_id()], "Ü b") == (waiting, scheduled)
+    lanes = [record.lane for id in (buried, running, waiting, scheduled) if (record := await bus.job(id))]
+    assert lanes == ["-", "a", "Ü b", "Ü b"]
+    server.clock.advance(1500)
+    await bus.tick("f")
+    assert len(audit(server, "f").lanes) == 1, "the scheduled one came to its new lane"
+
+
+async def test_a_move_sent_again_answers_the_same(bus: Bus, server: Server) -> None:
+    ids = await mint(bus, count=2, lane="ü")
+    assert await bus.move("f", ids, "-") == await bus.move("f", ids, "-") == tuple(ids)
+    assert audit(server, "f").lanes == {"-": ids}
+    record = await bus.job(ids[0])
+    assert record is not None
+    assert record.lane == "-"
+
+
+@pytest.mark.parametrize("paused", [True, False])
+async def test_a_lane_that_is_moved_to_keeps_its_own_settings(bus: Bus, server: Server, paused: bool) -> None:
+    ids = await mint(bus, lane="a")
+    await bus.weigh("f", "b", 7)
+    if paused:
+        await bus.pause("f", lane="b")
+    await bus.move("f", ids, "b")
+    books = audit(server, "f")
+    assert (books.held, list(books.ring)) == (({"b"}, []) if paused else (set(), ["b"]))
+    assert len(await claim(bus)) == (0 if paused else 1)
+
+
+async def test_a_lane_that_gathers_counts_from_the_oldest_that_came(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(batch=5, batch_wait_ms=10_000), 1)
+    old = await mint(bus, lane="a")
+    server.clock.advance(4000)
+    await mint(bus, lane="b")
+    until_ms = audit(server, "f").later["a"]
+    await bus.move("f", old, "b")
+    assert audit(server, "f").later == {"b": until_ms}
+
+
+# --- purge ---
+
+
+async def ended(bus: Bus) -> dict[State, JobId]:
+    """One of each end, and one that waits."""
+    one, other = await mint(bus, count=2)
+    await settle(bus, [done(await claim_one(bus)), dead(await claim_one(bus))])
+    (gone, waits) = await mint(bus, count=2)
+    await bus.cancel("f", gone)
+    return {"done": one, "dead": other, "cancelled": gone, "pending": waits}
+
+
+@pytest.mark.parametrize("state", ["done", "dead", "cancelled"])
+async def test_a_purge_deletes_rows_of_its_states_with_their_logs(bus: Bus, server: Server, state: State) -> None:
+    from echod.bus.answers import LogLine
+
+    ids = await ended(bus)
+    for id in ids.values():
+        await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
+    assert await bus.purge("f", list(ids.values()), [state]) == (ids[state],)
+    assert set(audit(server, "f").rows) == set(ids.values()) - {ids[state]}
+    assert await bus.logs("f", ids[state]) == []
+    assert len(await bus.logs("f", ids["pending"])) == 1
+    assert server.command("ZSCORE", "emq:{f}:logged", ids[state]) is None
+
+
+async def test_a_purge_sent_again_answers_the_same(bus: Bus, server: Server) -> None:
+    ids = await ended(bus)
+    asked = list(ids.values())
+    first = await bus.purge("f", asked, ["done", "dead", "cancelled"])
+    assert await bus.purge("f", asked, ["done", "dead", "cancelled"]) == first
+    assert (await bus.totals(["f"]))["f"]["purged"] == 3
+    assert int(audit(server, "f").meta["ab"]) == 0
+
+
+async def test_a_mint_whose_job_was_purged_before_its_reply_came_is_not_minted_again(bus: Bus) -> None:
+    from echod.bus.rows import mint_row
+
+    sent_ms = bus.clock.now_ms()
+    one = Mint(id=bus.new_job_id(), payload=b"\x01")
+    again = {"queue": "f", "outside": 0, "resend": 1, "first_ms": sent_ms, "mints": pack([mint_row(one, bus.token)])}
+    assert await bus.run("mint", "f", **{**again, "resend": 0}) == [1]
+    await bus.cancel("f", one.id)
+    assert await bus.purge("f", [one.id], ["cancelled"]) == (one.id,)
+    assert await bus.run("mint", "f", **again) == [6]
+
+
+async def test_a_young_child_stays_for_the_sweep_that_may_mint_it_again(bus: Bus, server: Server) -> None:
+    (child,) = await mint(bus, parent=bus.new_job_id())
+    await bus.cancel("f", child)
+    assert await bus.purge("f", [child], ["cancelled"]) == ()
+    server.clock.advance(30_001)
+    assert await bus.purge("f", [child], ["cancelled"]) == (child,)
+
+
+# --- redrive ---
+
+
+async def test_a_redriven_job_is_pending_with_its_id_and_history(bus: Bus, server: Server) -> None:
+    id = await bury(bus)
+    assert (await bus.redrive("f", [id, bus.new_job_id()])).ids == (id,)
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, record.failures, record.attempts) == ("pending", 0, 1)
+    assert [(entry.attempt, entry.outcome) for entry in record.history] == [(1, "dead")]
+    audit(server, "f")
+    await settle(bus, [done(await claim_one(bus))])
+    record = await bus.job(id)
+    assert record is not None
+    assert [(entry.attempt, entry.outcome) for entry in record.history] == [(1, "dead"), (2, "done")]
+    assert await counted(bus, "done") == 1
+
+
+async def test_a_redrive_sent_again_answers_the_same(bus: Bus, server: Server) -> None:
+    id = await bury(bus)
+    for _ in range(2):
+        assert await bus.run("redrive", "f", token="t", jobs=pack([[id, 0]])) == [[id.encode()], []]
+    assert audit(server, "f").lanes == {"-": [id]}
+    assert (await bus.redrive("f", [id])).ids == ()
+
+
+async def test_a_redriven_job_runs_on_the_active_version(bus: Bus) -> None:
+    await mint(bus, version=VersionId("DEP00000000001"))
+    job = await claim_one(bus)
+    assert job.version == "DEP00000000001"
+    await settle(bus, [dead(job)])
+    await bus.redrive("f", [job.id])
+    assert (await claim_one(bus)).version is None
+
+
+async def test_redriven_jobs_are_spread_over_instants_of_the_servers_clock(bus: Bus, server: Server) -> None:
+    ids = await died(bus, *[Error("E", "m")] * 3)
+    start_ms = (await bus.pick("f", DEAD)).now_ms
+    due = [start_ms, start_ms + 5000, start_ms + 10_000]
+    assert (await bus.redrive("f", ids, due_ms=due)).ids == tuple(ids)
+    books = audit(server, "f")
+    assert books.lanes == {"-": [ids[0]]}, "the first is due already"
+    assert books.schedule == {ids[1]: due[1], ids[2]: due[2]}
+    record = await bus.job(ids[1])
+    assert record is not None
+    assert (record.state, record.reason, record.due_ms, record.failures) == ("scheduled", "delay", due[1], 0)
+    server.clock.advance(5100)
+    await bus.tick("f")
+    assert audit(server, "f").lanes == {"-": ids[:2]}
+
+
+async def test_a_redriven_job_takes_its_unique_key_back_where_it_is_free(bus: Bus) -> None:
+    (first,) = await mint(bus, unique=Unique("k", body="B"))
+    await settle(bus, [dead(await claim_one(bus))])
+    await bus.redrive("f", [first])
+    one = Mint(id=bus.new_job_id(), payload=b"\x01", unique=Unique("k", body="B"))
+    assert await bus.mint("f", [one]) == [Minted(first, duplicate=True)], "the body it was minted with is known still"
+
+
+async def test_a_redrive_is_refused_while_another_owns_the_key_and_names_it(bus: Bus, server: Server) -> None:
+    (first,) = await mint(bus, unique=Unique("k"))
+    await settle(bus, [dead(await claim_one(bus))])
+    (owner,) = await mint(bus, unique=Unique("k"))
+    for _ in range(2):
+        answer = await bus.redrive("f", [first])
+        assert (answer.ids, answer.refused) == ((), ((first, owner),))
+    assert audit(server, "f").state_of(first) == "dead"
+    await settle(bus, [done(await claim_one(bus))])
+    assert (await bus.redrive("f", [first])).ids == (first,)
+
+
+async def test_of_two_dead_jobs_with_one_key_the_first_is_redriven(bus: Bus) -> None:
+    ids = list[JobId]()
+    for _ in range(2):
+        ids += await mint(bus, unique=Unique("k"))
+        await settle(bus, [dead(await claim_one(bus))])
+    answer = await bus.redrive("f", ids)
+    assert (answer.ids, answer.refused) == ((ids[0],), ((ids[1], ids[0]),))
