@@ -1,4 +1,4 @@
-"""Verbs about jobs: list, show, cancel, redrive."""
+"""Verbs about jobs: list, show, cancel."""
 
 from __future__ import annotations
 
@@ -86,25 +86,13 @@ def job(job_id: str, url: str | None, as_json: bool) -> None:
 @asks
 def cancel(job_ids: tuple[str, ...], url: str | None, as_json: bool) -> None:
     """Cancel jobs; what runs is asked to stop."""
-    _each(job_ids, "cancel", url, as_json)
-
-
-@click.command()
-@click.argument("job_ids", metavar="JOB…", nargs=-1, required=True)
-@asks
-def redrive(job_ids: tuple[str, ...], url: str | None, as_json: bool) -> None:
-    """Run dead jobs again: same id and history, no failures charged, on the active version."""
-    _each(job_ids, "redrive", url, as_json)
-
-
-def _each(job_ids: tuple[str, ...], action: str, url: str | None, as_json: bool) -> None:
     client = Client(url)
-    answers = [client.post(f"/jobs/{part(job_id)}/{action}") for job_id in job_ids]
+    answers = [client.post(f"/jobs/{part(job_id)}/cancel") for job_id in job_ids]
     if as_json:
         print_json(answers if len(answers) > 1 else answers[0])
         return
     for job_id, answer in zip(job_ids, answers, strict=True):
-        click.echo(f"{job_id} {members_of(answer).get('state', action)}")
+        click.echo(f"{job_id} {members_of(answer).get('state', 'cancelled')}")
 
 
 def _state(record: Json) -> str:
