@@ -1,1 +1,1 @@
-"""Our figures on this machine: `make bench`, or `python -m bench drain dispatch late cron crash idle`."""
+"""Our figures on this machine: `make bench`, or `python -m bench drain dispatch late cron crash idle memory growth`."""

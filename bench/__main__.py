@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from bench.flood import flood
+from bench.keeping import growth, memory
 from bench.node import TOKEN, Node, running
 from echod.bus import Bus
 from echod.cli.client import Client
@@ -259,7 +260,9 @@ async def settled(bus: Bus, queue: str) -> None:
 
 BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
     bench.__name__: bench
-    for bench in (drain, batches, durable, dispatch, late, cron, crash, idle, floods, deploy, rollback)
+    for bench in (
+        *(drain, batches, durable, dispatch, late, cron, crash, idle, floods, memory, growth, deploy, rollback),
+    )
 }
 
 

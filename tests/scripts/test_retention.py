@@ -1,0 +1,178 @@
+"""Nothing grows over many jobs but what retention allows: by age, count and bytes, in bounded steps."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+
+from audit import audit
+from doing import bury, claim, dead, done, mint, retry, settle
+from echod.bus import Bus
+from echod.bus.answers import LogLine
+from echod.model.ids import JobId
+from echod.model.job import Mint, Unique
+from valkey import Server
+
+DAY_MS = 86_400_000
+ROUNDS, ROUND_JOBS, ROUND_MS = 20, 1000, 3 * DAY_MS
+KEPT = 200
+
+
+def families(server: Server) -> collections.Counter[str]:
+    """How many keys there are of each kind."""
+    keys = server.command("KEYS", "*")
+    assert isinstance(keys, list)
+    return collections.Counter(key.split(b"}:")[1].split(b":")[0].decode() for key in keys)
+
+
+def entries(server: Server) -> dict[str, int]:
+    """How much lies in the keys that are one for a queue, or for all."""
+    sizes = {}
+    for name in ("jobs", "done", "dead", "schedule", "active", "logged"):
+        sizes[name] = server.command("ZCARD", f"emq:{{f}}:{name}")
+    for name in ("meta", "lanes", "totals", "out"):
+        sizes[name] = server.command("HLEN", f"emq:{{f}}:{name}")
+    sizes["nodes"] = server.command("HLEN", "emq:{~}:nodes")
+    sizes["wake"] = server.command("LLEN", "emq:{~}:wake")
+    return {name: size for name, size in sizes.items() if isinstance(size, int)}
+
+
+def memory(server: Server) -> int:
+    server.command("MEMORY", "PURGE")
+    info = server.command("INFO", "memory")
+    assert isinstance(info, bytes)
+    return int(info.split(b"used_memory:")[1].split()[0])
+
+
+async def a_round(bus: Bus, number: int) -> None:
+    """A thousand jobs, of every kind and to every end, under names that never come again."""
+    mints = [
+        Mint(
+            id=bus.new_job_id(),
+            payload=b"\xc4\x10" + bytes(16),
+            lane=f"tenant {number}.{n % 50}",
+            priority=n % 3,
+            in_ms=50 if n % 10 == 0 else None,
+            unique=Unique(f"{number}.{n}", until=("done", "started", DAY_MS)[n % 3]) if n % 5 == 0 else None,
+        )
+        for n in range(ROUND_JOBS)
+    ]
+    await bus.mint("f", mints)
+    await bus.cancel("f", mints[1].id)
+    await bus.drain("f", [mint.id for mint in mints[100:150]])
+    await bus.move("f", [mint.id for mint in mints[150:200]], f"moved {number}")
+    await bus.weigh("f", f"tenant {number}.1", 7)
+    await bus.weigh("f", f"tenant {number}.1", 1)
+    await bus.rest("f", f"tenant {number}.2", 20)
+
+
+async def worked_off(bus: Bus, server: Server) -> int:
+    """Run what there is; some fail, some for good, some write. How many were run."""
+    ran = 0
+    while True:
+        server.clock.advance(15_000)
+        await bus.beat(pump=True)
+        jobs = await claim(bus, 500)
+        if not jobs:
+            return ran
+        for job in jobs[:5]:
+            await bus.log("f", job.id, [LogLine(1, 1, "stdout", "info", "", "x" * 500)])
+        verdicts = [
+            retry(job)
+            if n % 100 == 3 and not job.failures
+            else dead(job)
+            if job.failures and n % 2
+            else done(job, b"\xc4\x20" + bytes(32))
+            for n, job in enumerate(jobs)
+        ]
+        await settle(bus, verdicts)
+        ran += len(jobs)
+
+
+async def trimmed(bus: Bus, server: Server) -> None:
+    """A minute later, what pumps do."""
+    server.clock.advance(60_000)
+    more = (await bus.beat(pump=True)).tick.more
+    while more:
+        more = (await bus.tick("f")).more
+
+
+async def test_twenty_thousand_jobs_leave_what_retention_allows_and_nothing_more(bus: Bus, server: Server) -> None:
+    """Sixty days. From when morgue and hours are full on, each kind of key and each set stays as it is."""
+    server.command("HSET", "emq:{f}:meta", "keep_count", KEPT)
+    seen: list[tuple[collections.Counter[str], dict[str, int], int]] = []
+    for number in range(ROUNDS):
+        await a_round(bus, number)
+        await worked_off(bus, server)
+        await trimmed(bus, server)
+        if number in {ROUNDS - 6, ROUNDS - 1}:
+            seen.append((families(server), entries(server), memory(server)))
+        server.clock.advance(ROUND_MS)
+        await bus.beat(pump=True)
+    (keys_before, sizes_before, bytes_before), (keys, sizes, bytes_after) = seen
+    assert audit(server, "f").lanes == {}
+    assert sizes["done"] == sizes_before["done"] == KEPT
+    assert sizes["jobs"] == sizes["done"] + sizes["dead"]
+    assert sizes["lanes"] == 0, "nothing remains of lanes without settings"
+    assert {name: size for name, size in sizes.items() if size > sizes_before[name] + 5} == {}
+    assert {name: count for name, count in keys.items() if count > keys_before[name] + 5} == {}
+    assert (keys["lane"], keys["unique"]) == (0, keys_before["unique"])
+    assert bytes_after < bytes_before * 1.1, "memory goes with what is kept"
+
+
+@pytest.mark.parametrize("lanes", [1, 10])
+async def test_a_small_pending_job_costs_at_most_400_bytes(bus: Bus, server: Server, lanes: int) -> None:
+    """In all structures: its row, its place, the list of all jobs (design §4.10). `bench memory` has more of it."""
+    count = 20_000
+    await mint(bus, count=lanes)
+    before = memory(server)
+    payload = b"\xd9\x1e" + b"x" * 30
+    for start in range(0, count, 500):
+        numbers = range(start, start + 500)
+        mints = [Mint(id=bus.new_job_id(), payload=payload, lane=f"L{number % lanes}") for number in numbers]
+        await bus.mint("f", mints)
+    assert 200 < (memory(server) - before) / count <= 400
+
+
+@pytest.mark.parametrize("state", ["done", "cancelled"])
+async def test_the_archive_is_bounded_by_count_age_and_bytes(bus: Bus, server: Server, state: str) -> None:
+    async def end(count: int) -> list[JobId]:
+        ids = await mint(bus, count=count, payload=b"\xc5\x03\xe8" + bytes(1000))
+        if state == "cancelled":
+            await bus.drain("f", ids)
+        else:
+            await settle(bus, [done(job) for job in await claim(bus, count)])
+        return ids
+
+    for field, value, left in (("keep_count", 7, 7), ("keep_bytes", 12_600, 10), ("keep", 59_000, 0)):
+        server.command("HDEL", "emq:{f}:meta", "keep_count", "keep_bytes", "keep")
+        server.command("HSET", "emq:{f}:meta", field, value)
+        ids = await end(40)
+        await trimmed(bus, server)
+        assert [id for id in ids if id in audit(server, "f").done] == (ids[-left:] if left else []), field
+
+
+async def test_the_morgue_is_bounded_by_age_and_goes_with_its_logs(bus: Bus, server: Server) -> None:
+    old = await bury(bus)
+    await bus.log("f", old, [LogLine(1, 1, "stdout", "info", "", "x")])
+    server.clock.advance(29 * DAY_MS)
+    await bus.beat(pump=True)
+    new = await bury(bus)
+    server.clock.advance(DAY_MS + 1)
+    await trimmed(bus, server)
+    assert list(audit(server, "f").dead) == [new]
+    assert server.command("EXISTS", f"emq:{{f}}:log:{old}") == 0
+
+
+async def test_minutes_are_kept_for_two_hours_and_hours_for_eight_days(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    assert (families(server)["m"], families(server)["h"]) == (1, 1)
+    server.clock.advance(7200_000)
+    assert families(server)["m"] == 1, "a window of two hours reads it still"
+    server.clock.advance(121_000)
+    assert families(server)["m"] == 0
+    server.clock.advance(8 * DAY_MS - 7400_000)
+    assert families(server)["h"] == 1
+    server.clock.advance(90_000)
+    assert families(server)["h"] == 0
