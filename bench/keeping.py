@@ -14,7 +14,7 @@ BULK = 500
 
 
 async def memory(node: Node) -> str:
-    """Bytes of the server for a pending job with a payload of 32 bytes, in all structures; at most 400 (design §4.10)."""
+    """Bytes of the server for a pending job of 32 bytes, in all structures; at most 400 (design §4.10)."""
     bus, told = node.bus, list[str]()
     for lanes in (1, 10, 1_000):
         jobs, queue = 100_000, f"bench-memory-{lanes}"

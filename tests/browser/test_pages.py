@@ -7,7 +7,7 @@ import re
 
 import msgspec
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Dialog, Page, expect
 
 from browser import sample
 from browser.conftest import Opener
@@ -320,6 +320,65 @@ async def test_the_morgue_redrives_a_group_at_once(rig: Rig, opened: Opener) -> 
         await page.get_by_role("button", name="Redrive 3 jobs").click()
         await expect(page.locator(".empty")).to_contain_text("Nobody here")
         assert (await rig.bus.stats(["hello.any"]))["hello.any"].pending == 3
+
+
+async def answering(page: Page, *answers: str | None) -> list[str]:
+    """Accept what is asked from here on, in this order with these texts; what was asked."""
+    asked, left = list[str](), list(answers)
+
+    async def say(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        await dialog.accept(left.pop(0) or "")
+
+    page.on("dialog", say)
+    return asked
+
+
+async def test_the_morgues_form_redrives_or_deletes_what_it_means(rig: Rig, opened: Opener) -> None:
+    """It counts, asks, and then does it; the rate spreads what is redriven."""
+    for cause in ("timeout", "timeout", "error"):
+        await rig.mint("hello.any", 1)
+        await rig.fail("hello.any", Error("E", f"because of {cause}", "", cause))
+    async with opened(base(rig) + "/morgue") as page:
+        asked = await answering(page, None, None)
+        await page.get_by_label("Cause").fill("timeout")
+        await page.get_by_label("Rate").fill("1/h")
+        await page.get_by_role("button", name="Redrive these").click()
+        await expect(page.locator("[data-dead]")).to_have_count(1)
+        stats = (await rig.bus.stats(["hello.any"]))["hello.any"]
+        assert (stats.pending, stats.scheduled, stats.dead) == (1, 1, 1)
+        await page.get_by_label("Cause").fill("")
+        await page.get_by_label("Error has").fill("of ERROR")
+        await page.get_by_role("button", name="Delete these").click()
+        await expect(page.locator(".empty")).to_contain_text("Nobody here")
+        assert asked == ["Redrive 2 jobs?", "Delete 1 job and their logs? This cannot be undone."]
+
+
+async def test_a_share_is_moved_and_drained_after_a_question(rig: Rig, opened: Opener) -> None:
+    for who in ("Al", "Al", "Bo"):
+        await rig.mint("shop.pack", {"customer": {"id": who}})
+    async with opened(base(rig) + "/lanes") as page:
+        asked = await answering(page, "Bo", None, None)
+        row = page.locator('tr[data-key="shop.pack/Al"]')
+        await row.get_by_role("button", name="Move").click()
+        await expect(row).to_have_count(0)
+        assert [(lane.lane, lane.pending) for lane in await rig.bus.lanes("shop.pack")] == [("Bo", 3)]
+        await page.get_by_role("button", name="Drain").click()
+        await expect(page.locator(".empty")).to_contain_text("No share is in use")
+        assert asked[1:] == ["Move 2 jobs there?", "Cancel 3 jobs that wait in this share? What runs, runs on."]
+
+
+async def test_a_function_is_drained_only_after_a_yes(rig: Rig, opened: Opener) -> None:
+    await rig.mint("hello.any", 1)
+    async with opened(base(rig) + "/functions/hello.any") as page:
+        page.once("dialog", lambda dialog: dialog.dismiss())
+        await page.get_by_role("button", name="Drain").click()
+        await expect(page.get_by_role("button", name="Drain")).to_be_enabled()
+        assert (await rig.bus.stats(["hello.any"]))["hello.any"].pending == 1
+        page.once("dialog", lambda dialog: dialog.accept())
+        await page.get_by_role("button", name="Drain").click()
+        await expect(page.get_by_role("button", name="Drain")).to_have_count(0)
+        assert (await rig.bus.stats(["hello.any"]))["hello.any"].pending == 0
 
 
 async def test_the_keyboard_is_enough(rig: Rig, opened: Opener) -> None:

@@ -32,6 +32,7 @@ marked `+`. Whatever is missing shows as "–"; unknown keys are ignored; a wron
   jobs       GET /jobs: {"jobs", "cursor"}; + "filter": {"function", "state", "lane"} (as asked; null: any)
              + "names": every function's name, for the filter
   morgue     GET /morgue: {"jobs": [dead jobs, with error], "cursor"}; the page groups them by function and cause
+             + "names": every function's name, for the form
   schedules  GET /schedules: {"schedules": [rows]}
   lanes      {"lanes": [{"function", "lane", "pending", "active", "weight", "paused", "path"+: the policy's lane path}]}
   versions   {"versions": [{"id", "activated", "active": bool, "functions": [name],
@@ -56,7 +57,9 @@ something of theirs changed, and only what differs is exchanged in the document.
 
 Buttons: POST (Accept: application/json, JSON body or none) to /functions/{name} · /functions/{name}/pause|resume ·
 /jobs/{id}/cancel|redrive · /schedules/{id}/run|pause|resume (ids percent-encoded whole, `/` as %2F) ·
-/versions/{DEP}/activate. They show problem+json `detail`, or `title`, when the answer is not 2xx.
+/versions/{DEP}/activate. Those for many jobs (/functions/{name}/drain|move, /morgue/redrive|purge) count first, with
+`dry_run=1`, ask, and go on at the answer's cursor. They show problem+json `detail`, or `title`, when the answer is not
+2xx.
 """
 
 from __future__ import annotations

@@ -234,6 +234,8 @@ def morgue(page: given.JobsPage, now_ms: float) -> View:
     return {
         "title": "Morgue",
         "groups": sorted(listed, key=lambda group: (-len(group.jobs), group.function)),
+        "names": page.names or sorted({group.function for group in listed}),
+        "causes": sorted({group.cause for group in listed}),
         "older": "/morgue?" + urlencode({"cursor": page.cursor}) if page.cursor else None,
     }
 

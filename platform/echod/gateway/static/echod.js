@@ -704,9 +704,56 @@
     text.focus();
   }
 
+  /**
+   * All parts of what is done to many jobs: its numbers added up.
+   * @param {string} url @param {URLSearchParams} query @returns {Promise<Record<string, number>>}
+   */
+  async function swept(url, query) {
+    /** @type {Record<string, number>} */
+    const total = {};
+    for (let cursor = ""; cursor !== null; ) {
+      query.set("cursor", cursor);
+      const part = await post(`${url}?${query}`);
+      for (const [name, value] of Object.entries(part))
+        total[name] = (total[name] ?? 0) + (Array.isArray(value) ? value.length : Number(value) || 0);
+      cursor = part.cursor;
+    }
+    return total;
+  }
+
+  /**
+   * Count what the form means, ask, do it.
+   * @param {HTMLFormElement} form @param {HTMLElement} button
+   */
+  async function sweep(form, button) {
+    const url = button.getAttribute("formaction") ?? form.getAttribute("action") ?? "";
+    const query = new URLSearchParams();
+    for (const [name, value] of new FormData(form)) if (value) query.set(name, String(value).trim());
+    if (url.endsWith("/purge")) query.delete("rate");
+    if (form.dataset.ask) {
+      const to = prompt("Move to which share? “-” is the one without a name.");
+      if (!to) return;
+      query.set(form.dataset.ask, to);
+    }
+    const jobs = (/** @type {number} */ n) => `${n.toLocaleString("en")} job${n === 1 ? "" : "s"}`;
+    const { matched = 0 } = await swept(url, new URLSearchParams([...query, ["dry_run", "1"]]));
+    if (!matched) return toast("No job is meant by this", true);
+    if (!confirm((button.dataset.question ?? "").replace("%", jobs(matched)))) return;
+    const { cancelled = 0, moved = 0, purged = 0, redriven = 0, refused = 0 } = await swept(url, query);
+    const left = refused ? `; ${jobs(refused)} refused: another job has the unique key` : "";
+    toast(`${jobs(cancelled + moved + purged + redriven)} ${button.dataset.done}${left}`, Boolean(refused));
+    await refresh();
+  }
+
   /** @param {SubmitEvent} event */
   function onSubmit(event) {
     const form = /** @type {HTMLFormElement} */ (event.target);
+    if ("sweep" in form.dataset && event.submitter) {
+      event.preventDefault();
+      const button = event.submitter;
+      void submit(form, () => sweep(form, button));
+      return;
+    }
     if ("action" in form.dataset) {
       event.preventDefault();
       if (form.dataset.confirm && !confirm(form.dataset.confirm)) return;
