@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Failures = type[BaseException] | Sequence[type[BaseException]]
     Waits = Literal["exponential", "linear", "fixed"] | Backoff | Duration | Sequence[Duration]
     Missed = Literal["skip", "last", "all"]
+    Overlap = Literal["allow", "skip", "queue", "replace"]
     Verify = Literal["github", "stripe", "slack", "standard-webhooks", "bearer", "basic"] | Hmac | None
 
 ATTRIBUTE = "__echofn__"
@@ -193,6 +194,8 @@ if TYPE_CHECKING:
         name: str = ...,
         missed: Missed = "last",
         cap: int = 100,
+        overlap: Overlap = "allow",
+        jitter: Duration = "0s",
         payload: object = None,
         env: Environments = ...,
         enabled: bool = True,
@@ -203,6 +206,10 @@ if TYPE_CHECKING:
         name: the schedule's own name; its rule and zone unless it is given
         missed: which instants that passed while nothing ran are made good: none, the last, or all up to `cap`
         cap: with missed="all": how many, the newest
+        overlap: what becomes of an instant at which an earlier job of this schedule has not ended: "allow" a job beside
+            it; "skip" it; "queue" one job behind it; "replace": the earlier job is cancelled, the new one starts once
+            that one has stopped
+        jitter: jobs start up to so much after their instant, each by a part of it that is always the same
         payload: what its jobs carry; the parameter's default unless it is given
         """
         ...
@@ -215,6 +222,8 @@ if TYPE_CHECKING:
         name: str = ...,
         missed: Missed = "last",
         cap: int = 100,
+        overlap: Overlap = "allow",
+        jitter: Duration = "0s",
         payload: object = None,
         env: Environments = ...,
         enabled: bool = True,
@@ -225,6 +234,10 @@ if TYPE_CHECKING:
         name: the schedule's own name; its period unless it is given
         missed: which instants that passed while nothing ran are made good: none, the last, or all up to `cap`
         cap: with missed="all": how many, the newest
+        overlap: what becomes of an instant at which an earlier job of this schedule has not ended: "allow" a job beside
+            it; "skip" it; "queue" one job behind it; "replace": the earlier job is cancelled, the new one starts once
+            that one has stopped
+        jitter: jobs start up to so much after their instant, each by a part of it that is always the same
         payload: what its jobs carry; the parameter's default unless it is given
         """
         ...

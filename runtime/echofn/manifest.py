@@ -75,6 +75,9 @@ class QueueTrigger(msgspec.Struct, frozen=True, tag="queue", omit_defaults=True)
     payload: bytes = NIL
 
 
+Overlap = Literal["allow", "skip", "queue", "replace"]  # while an earlier job of the recurrence has not ended
+
+
 class CronTrigger(msgspec.Struct, frozen=True, tag="cron", omit_defaults=True):
     """`@cron(rule, tz=…)`; `name` is the recurrence's own within the function (given, else canonical rule + zone)."""
 
@@ -85,6 +88,8 @@ class CronTrigger(msgspec.Struct, frozen=True, tag="cron", omit_defaults=True):
     cap: int = 100
     payload: bytes = NIL
     line: int = 0
+    overlap: Overlap = "allow"
+    jitter_ms: int = 0  # its jobs' own dues are up to so much later
 
 
 class EveryTrigger(msgspec.Struct, frozen=True, tag="every", omit_defaults=True):
@@ -97,6 +102,8 @@ class EveryTrigger(msgspec.Struct, frozen=True, tag="every", omit_defaults=True)
     cap: int = 100
     payload: bytes = NIL
     line: int = 0
+    overlap: Overlap = "allow"
+    jitter_ms: int = 0  # its jobs' own dues are up to so much later
 
 
 class Hmac(msgspec.Struct, frozen=True, tag="hmac"):

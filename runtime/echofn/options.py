@@ -27,15 +27,15 @@ QUEUE = ONE_ANNOTATIONS_OWN | {
 }
 # No default for all: code, or given by name, or what a handler was written for.
 ONE_FUNCTIONS_OWN = frozenset({"name", "secrets", "fail_on", "batch", "batch_wait"})
-CRON = ONE_ANNOTATIONS_OWN | {"tz", "name", "missed", "cap"}
-EVERY = ONE_ANNOTATIONS_OWN | {"anchor", "name", "missed", "cap"}
+CRON = ONE_ANNOTATIONS_OWN | {"tz", "name", "missed", "cap", "overlap", "jitter"}
+EVERY = ONE_ANNOTATIONS_OWN | {"anchor", "name", "missed", "cap", "overlap", "jitter"}
 WEBHOOK = (QUEUE | {"verify", "secret"}) - {"payload"}
 LIFESPAN = frozenset({"startup_timeout"})
 KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY, "webhook": WEBHOOK, "lifespan": LIFESPAN}
 LATER = {
     "queue": frozenset({"lane_weight", "concurrency", "rate", "lane_concurrency", "lane_rate", "isolation"}),
-    "cron": frozenset({"overlap", "jitter"}),
-    "every": frozenset({"overlap", "jitter"}),
+    "cron": frozenset[str](),
+    "every": frozenset[str](),
 }
 LATER["webhook"] = LATER["queue"]
 LATER["lifespan"] = frozenset()
@@ -157,6 +157,8 @@ def read_cron(reading: Reading) -> CronTrigger:
         cap=reading.take("cap", 100, values.whole(1, 10_000)),
         payload=reading.take("payload", codec.NIL, values.payload),
         line=reading.mark.line,
+        overlap=reading.take("overlap", "allow", values.overlap),
+        jitter_ms=reading.take("jitter", 0, values.jitter),
     )
 
 
@@ -174,6 +176,8 @@ def read_every(reading: Reading) -> EveryTrigger:
         cap=reading.take("cap", 100, values.whole(1, 10_000)),
         payload=reading.take("payload", codec.NIL, values.payload),
         line=reading.mark.line,
+        overlap=reading.take("overlap", "allow", values.overlap),
+        jitter_ms=reading.take("jitter", 0, values.jitter),
     )
 
 

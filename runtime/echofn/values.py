@@ -30,7 +30,9 @@ _BACKOFF = (
     '"exponential", "linear", "fixed", Backoff("linear", base="10s"), one wait like "10s", or a list like ["1s", "1m"]'
 )
 MAX_WAIT_MS = 86_400_000
+MAX_JITTER_MS = 7 * 86_400_000
 MISSED: tuple[Literal["skip"], Literal["last"], Literal["all"]] = ("skip", "last", "all")
+OVERLAPS: tuple[manifest.Overlap, ...] = ("allow", "skip", "queue", "replace")
 
 
 def whole(least: int, most: int) -> Callable[[Any], int]:
@@ -206,6 +208,21 @@ def missed(value: Any) -> Literal["skip", "last", "all"]:
         if value == known:
             return known
     raise ValueError(f'expected "skip", "last" or "all", got {quoted(value)}')
+
+
+def overlap(value: Any) -> manifest.Overlap:
+    """What becomes of an instant at which an earlier job of the recurrence has not ended."""
+    for known in OVERLAPS:
+        if value == known:
+            return known
+    raise ValueError(f'expected "allow", "skip", "queue" or "replace", got {value!r:.100}')
+
+
+def jitter(value: Any) -> int:
+    """Milliseconds by which a recurrence's jobs may be later than their instants."""
+    if (ms := duration_ms(value)) > MAX_JITTER_MS:
+        raise ValueError(f"expected at most 7d, got {value!r:.100}")
+    return ms
 
 
 def variable_names(value: Any) -> tuple[str, ...]:

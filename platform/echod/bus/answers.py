@@ -8,7 +8,8 @@ import msgspec
 
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Claimed
-from echod.policy.recurring import Standing
+from echod.policy.recurring import Standing, restored
+from echofn.manifest import Recurring
 
 Blocked = Literal["empty", "paused", "capped", "full"]
 
@@ -64,11 +65,20 @@ class TickAnswer(msgspec.Struct, frozen=True):
 class Occurred(msgspec.Struct, frozen=True):
     """What became of one due instant.
 
-    `already`: it had its outcome; `id` is its job where it has one and is remembered.
+    `already`: it had its outcome; `id` is its job where it has one and is remembered. `dropped`: counted as what the
+    caller said, or, where it brought a job, as skipped by the rule's overlap.
     """
 
     outcome: Literal["minted", "already", "dropped", "stale"]
     id: JobId | None = None
+
+
+class Filled(msgspec.Struct, frozen=True):
+    """The job of one past instant. `is_new`: minted now, not by a backfill before."""
+
+    due_ms: int
+    id: JobId
+    is_new: bool
 
 
 class Active(msgspec.Struct, frozen=True):
@@ -113,6 +123,14 @@ class RecurrenceRow(msgspec.Struct, frozen=True):
     error: str = ""
     is_own: bool = False  # registered at run time: of no version's code
     gone_ms: int | None = None  # the switch to a version without it; kept for when one has it again
+
+    @property
+    def trigger(self) -> Recurring | None:
+        """The stored rule; None where it cannot be read."""
+        try:
+            return restored(self.policy)
+        except msgspec.MsgspecError:
+            return None
 
     @property
     def standing(self) -> Standing:

@@ -12,6 +12,7 @@ import msgspec
 
 from echod.bus.clock import monotonic_ms
 from echod.bus.core import Core
+from echod.bus.rows import NEVER_MS
 from echod.bus.wire import Argument
 from echod.errors import Refused
 
@@ -55,7 +56,7 @@ class Driving(Core):
         now_ms = self.clock.now_ms()
         queues = await self.queues()
         calls: list[tuple[Argument, ...]] = [
-            ("ZRANGE", f"{self.base(queue)}{key}", f"({now_ms}", "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
+            ("ZRANGE", f"{self.base(queue)}{key}", f"({now_ms}", f"({NEVER_MS}", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")
             for queue in queues
             for key in ("repeat", "schedule", "later")
         ]

@@ -18,7 +18,7 @@ MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MINUTES_KEPT_MS = 2 * HOUR_MS
 SERIES_MINUTES = 60
 SCAN = 2000
-_BRIEF = tuple(b"l ln s r d m w a f st e oc pa v z er x pg".split())  # as jobs.lua answers them
+_BRIEF = tuple(b"l ln s r d m w a f st e oc pa v z er x pg bh".split())  # as jobs.lua answers them
 _COUNTERS = frozenset(
     ("minted", "done", "failed", "retried", "dead", "cancelled", "timeouts", "lost", "missed", "skipped", "refused")
 )

@@ -38,6 +38,7 @@ _error = msgspec.msgpack.Decoder(Error)
 _plain = msgspec.msgpack.Decoder()
 _past = msgspec.msgpack.Decoder(list[tuple[int, str, str, int, msgspec.Raw]])
 NIL = b"\xc0"
+NEVER_MS = (1 << 53) - 1  # where in `schedule` a job lies that waits for another to end; as lua/include/rows.lua
 _STATES: dict[bytes | None, State] = {
     None: "pending",
     b"s": "scheduled",
@@ -231,6 +232,7 @@ def job(id: str, row: dict[bytes, bytes], queue: str) -> Job:
         version=_text(get(b"v")) or (history[-1].version if history else "") or None,
         progress=_progress(progress) if progress else None,
         cancelling=state == "active" and b"x" in row,
+        waits_for=tuple(JobId(id) for id in _text(get(b"bh")).split()) if state == "scheduled" else (),
         history=history,
     )
 

@@ -6,16 +6,20 @@ The bus decides when; these only carry the question.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-from echod.bus.answers import DueOccurrence, Occurred, RecurrenceRow, TickAnswer
+from echod.bus.answers import DueOccurrence, Filled, Occurred, RecurrenceRow, TickAnswer
 from echod.bus.clock import monotonic_ms
 from echod.bus.core import Core
-from echod.bus.rows import lane_key, utf8
+from echod.bus.keys import escape
+from echod.bus.rows import lane_key, pack, utf8
 from echod.model.ids import JobId
 from echod.model.job import NO_LANE, Minted
+from echofn.manifest import Overlap
 
 TICK_LIMIT = 200
+BACKFILL_LIMIT = 200
 Written = Literal["same", "created", "changed", "older", "taken"]
 Removed = Literal["removed", "absent", "older", "taken"]
 _OUTCOMES: dict[int, Literal["minted", "already", "dropped", "stale"]] = {
@@ -32,7 +36,7 @@ def roll() -> float:
 
 
 class Timing(Core):
-    """tick, occur, recur, unrecur and a recurrence's states."""
+    """tick, occur, recur, unrecur, a recurrence's states, and what is minted of it by hand."""
 
     async def tick(self, queue: str) -> TickAnswer:
         """One bounded turn of a queue: promoted, recovered, its due recurrences and its next event."""
@@ -70,8 +74,12 @@ class Timing(Core):
         lane: str = NO_LANE,
         drop: Literal["missed", "skipped"] | None = None,
         dropped: int = 0,
+        at_ms: int | None = None,
     ) -> Occurred:
-        """Settle the due instant `due_ms`, once: mint `job` by the stored rule, or drop it (`dropped` dues in all)."""
+        """Settle the due instant `due_ms`, once: mint `job` by the stored rule, or drop it (`dropped` dues in all).
+
+        `at_ms`: when the job itself is due, where the rule has a jitter. With a `job`, "dropped" is the rule's overlap.
+        """
         key, original = lane_key(lane)
         code, *rest = await self.run(
             "occur",
@@ -85,6 +93,7 @@ class Timing(Core):
             lane_name=utf8(original),
             drop=drop or "missed",
             dropped=dropped or 1,
+            at_ms=due_ms if at_ms is None else at_ms,
         )
         id = JobId(rest[0].decode()) if rest and rest[0] else None
         if id:
@@ -104,6 +113,7 @@ class Timing(Core):
         generation: int | None,
         lane: str = NO_LANE,
         priority: int = 0,
+        overlap: Overlap = "allow",
     ) -> Written:
         """Write a recurrence. `next_ms` counts where the rule or its zone is new; else the due stands.
 
@@ -124,6 +134,7 @@ class Timing(Core):
             lane=key,
             lane_name=utf8(original),
             priority=priority,
+            overlap=overlap,
         )
         return cast("Written", reply.decode())
 
@@ -175,6 +186,27 @@ class Timing(Core):
         self.remember_place(job, queue)
         return Minted(job)
 
+    async def backfill(
+        self, queue: str, name: str, jobs: Sequence[tuple[int, JobId]], *, lane: str = NO_LANE
+    ) -> list[Filled] | None:
+        """Mint a job by hand for each due instant, once while its row is kept. None: no such recurrence."""
+        key, original = lane_key(lane)
+        filled: list[Filled] = []
+        for start in range(0, len(jobs), BACKFILL_LIMIT):
+            some = jobs[start : start + BACKFILL_LIMIT]
+            # By the nulls these keys are apart from what is unique by a payload.
+            instants = [[due_ms, id, escape(f"backfill\0{name}\0{due_ms}")] for due_ms, id in some]
+            reply: list[bytes] = await self.run(
+                "backfill", queue, name=utf8(name), lane=key, lane_name=utf8(original), instants=pack(instants)
+            )
+            if not reply:
+                return None
+            for (due_ms, id), raw in zip(some, reply, strict=True):
+                owner = JobId(raw.decode())
+                filled.append(Filled(due_ms, owner, owner == id))
+                self.remember_place(owner, queue)
+        return filled
+
     async def recurrences(self, queue: str | None = None, *, gone: bool = False) -> list[RecurrenceRow]:
         """Stored recurrences, of one queue or of all; with `gone` those too that the active version lacks."""
         queues = await self.queues() if queue is None else [queue]
@@ -194,7 +226,8 @@ def _recurrence(queue: str, name: bytes, flat: list[bytes]) -> RecurrenceRow:
         return row.get(field, b"").decode("utf-8", "surrogatepass")
 
     def number(field: bytes) -> int | None:
-        return int(row[field]) if field in row else None
+        """A field that is no number is as one that is not there: one bad row must not hide the others."""
+        return int(row[field]) if row.get(field, b"").isdigit() else None
 
     values: dict[str, Any] = {
         "paused": b"paused" in row,

@@ -1,9 +1,11 @@
-"""Verbs about schedules: list, register, remove, run, pause, resume.
+"""Verbs about schedules: list, register, remove, run, backfill, pause, resume.
 
 A name with a slash is one schedule, without one a whole function.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 import msgspec
@@ -28,7 +30,7 @@ def schedules(context: click.Context, url: str | None, as_json: bool) -> None:
         [
             (
                 each["id"],
-                each["rule"],
+                _rule(each),
                 each["tz"],
                 each["next"],
                 each["last"],
@@ -43,6 +45,13 @@ def schedules(context: click.Context, url: str | None, as_json: bool) -> None:
     )
 
 
+def _rule(row: dict[str, Any]) -> str:
+    """A rule, and what is said of it beside."""
+    overlap = "" if row["overlap"] == "allow" else f" overlap {row['overlap']}"
+    jitter = f" jitter {row['jitter']}" if row["jitter"] else ""
+    return f"{row['rule']}{overlap}{jitter}"
+
+
 @schedules.command()
 @click.argument("function")
 @click.option("--cron", metavar="RULE", help='When: five or six cron fields, as "0 6 * * mon".')
@@ -53,6 +62,14 @@ def schedules(context: click.Context, url: str | None, as_json: bool) -> None:
 @click.option("--data", default="null", metavar="JSON", help="What its jobs carry: JSON, @FILE, or - for stdin.")
 @click.option("--missed", type=click.Choice(["skip", "last", "all"]), default="last", show_default=True)
 @click.option("--cap", type=click.IntRange(1, 10_000), default=100, show_default=True, help="With --missed all.")
+@click.option(
+    "--overlap",
+    type=click.Choice(["allow", "skip", "queue", "replace"]),
+    default="allow",
+    show_default=True,
+    help="What becomes of an instant at which an earlier job of it has not ended.",
+)
+@click.option("--jitter", metavar="DURATION", help="Its jobs start up to so much after their instants.")
 @asks
 def add(
     function: str,
@@ -64,6 +81,8 @@ def add(
     data: str,
     missed: str,
     cap: int,
+    overlap: str,
+    jitter: str | None,
     url: str | None,
     as_json: bool,
 ) -> None:
@@ -73,9 +92,16 @@ def add(
     """
     from echod.cli.invoke import payload_of
 
-    given = {"cron": cron, "tz": tz, "every": every, "anchor": anchor, "name": name}
+    given = {"cron": cron, "tz": tz, "every": every, "anchor": anchor, "name": name, "jitter": jitter}
     wanted = {name: value for name, value in given.items() if value is not None}
-    body = {"function": function, **wanted, "payload": msgspec.Raw(payload_of(data)), "missed": missed, "cap": cap}
+    body = {
+        "function": function,
+        **wanted,
+        "payload": msgspec.Raw(payload_of(data)),
+        "missed": missed,
+        "cap": cap,
+        "overlap": overlap,
+    }
     made = Client(url).send("POST", "/schedules", body)
     print_json(made) if as_json else click.echo(f"{made['id']} next {made['next'] or 'never'}")
 
@@ -96,6 +122,28 @@ def run(schedule: str, url: str | None, as_json: bool) -> None:
     """Make a job of a schedule now; its next due instant stays."""
     made = Client(url).post(f"/schedules/{part(schedule)}/run")
     print_json(made) if as_json else click.echo(made["id"])
+
+
+@schedules.command()
+@click.argument("schedule", metavar="SCHEDULE")
+@click.option("--from", "from_", required=True, metavar="INSTANT", help="The first instant that counts (RFC 3339).")
+@click.option("--to", metavar="INSTANT", help="The last.  [default: now]")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Refused if it is more.")
+@click.option("--plan", is_flag=True, help="Say how many instants those are, and make nothing.")
+@asks
+def backfill(schedule: str, from_: str, to: str | None, limit: int, plan: bool, url: str | None, as_json: bool) -> None:
+    """Make a job of a schedule for each past instant of a window; its next due instant stays.
+
+    An instant that was backfilled before is left alone for as long as that job is kept.
+    """
+    body = {"from": from_, "to": to, "limit": limit, "plan": plan}
+    did = Client(url).send("POST", f"/schedules/{part(schedule)}/backfill", body)
+    if as_json:
+        print_json(did)
+        return
+    span = f" from {did['first']} to {did['last']}" if did["instants"] else ""
+    made = "" if plan else f"; {did['minted']} minted, {did['already']} backfilled before"
+    click.echo(f"{schedule}: {did['instants']} instants{span}{made}")
 
 
 @click.command()

@@ -20,6 +20,7 @@ from echofn.units import duration_ms
 Duration = str | int | float | timedelta
 T = TypeVar("T")
 Missed = Literal["skip", "last", "all"]
+Overlap = Literal["allow", "skip", "queue", "replace"]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +90,8 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     payload: Any = None
     missed: Missed = "last"
     cap: int = 100
+    overlap: Overlap = "allow"
+    jitter: str | None = None
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -128,7 +131,7 @@ class Options(ManyOptions, total=False):
 
 class RuleOptions(TypedDict, total=False):
     """A schedule's rule. Exactly one of `cron` ("0 6 * * mon", in the zone `tz`) and `every`
-    ("20s", counted from the epoch or from `anchor`). `missed`, `cap`: as in the annotations."""
+    ("20s", counted from the epoch or from `anchor`). `missed`, `cap`, `overlap`, `jitter`: as in the annotations."""
 
     cron: str | None
     every: Duration | None
@@ -136,6 +139,8 @@ class RuleOptions(TypedDict, total=False):
     anchor: datetime | str | None
     missed: Missed
     cap: int
+    overlap: Overlap
+    jitter: Duration
 
 
 class RepeatOptions(RuleOptions, total=False):
@@ -245,6 +250,8 @@ def repeat_of(
     payload: object = None,
     missed: Missed = "last",
     cap: int = 100,
+    overlap: Overlap = "allow",
+    jitter: Duration | None = None,
 ) -> Repeat:
     """A schedule to register, checked as far as that needs no echod. Raises InvalidPayload or ValueError."""
     try:
@@ -261,4 +268,6 @@ def repeat_of(
         payload=codec.decode(packed),
         missed=missed,
         cap=cap,
+        overlap=overlap,
+        jitter=None if jitter is None else f"{duration_ms(jitter)}ms",
     )

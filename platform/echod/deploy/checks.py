@@ -11,9 +11,9 @@ from typing import assert_never
 import msgspec
 
 from echod.errors import Refused
-from echod.policy import addresses
+from echod.policy import addresses, jitter
 from echod.policy.paths import steps
-from echod.policy.recurring import identified, text_of
+from echod.policy.recurring import identified, rule_of, text_of
 from echofn.manifest import (
     CronTrigger,
     EveryTrigger,
@@ -71,6 +71,7 @@ def _triggers(function: Function) -> tuple[tuple[Trigger, ...], list[LoadError]]
             continue
         try:
             named = identified(_unnamed(trigger))
+            jitter.check(rule_of(named), named)
         except Refused as error:
             faults.append(_error(function, trigger.line, str(error)))
             continue

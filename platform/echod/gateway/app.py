@@ -84,6 +84,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("GET", "/schedules", "read", schedules.index),
     Entry("POST", "/schedules", "operate", schedules.add),
     Entry("POST", "/schedules/{id:names}/run", "operate", schedules.run),
+    Entry("POST", "/schedules/{id:names}/backfill", "operate", schedules.backfill),
     Entry("POST", "/schedules/{id:names}/pause", "operate", schedules.pause),
     Entry("POST", "/schedules/{id:names}/resume", "operate", schedules.resume),
     Entry("DELETE", "/schedules/{id:names}", "operate", schedules.remove),  # last: an id may hold slashes

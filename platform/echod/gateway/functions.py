@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from echod.gateway import figures
 from echod.gateway.desk import Desk, answer, shown
-from echod.gateway.instants import trigger_of, upcoming
+from echod.gateway.instants import preview
 from echod.gateway.jobs import number
 from echod.gateway.lanes import lanes_of
 from echod.gateway.listing import listed
@@ -74,10 +74,7 @@ async def _view(desk: Desk, function: Function, window_s: int) -> View:
             for seconds, metrics in zip(WINDOWS_S, windows, strict=True)
         },
         "recent": [brief_view(job) for job in recent],
-        "schedules": [
-            schedule_view(row) | {"upcoming": upcoming(trigger, now_ms) if (trigger := trigger_of(row)) else []}
-            for row in rows
-        ],
+        "schedules": [schedule_view(row) | preview(row, now_ms) for row in rows],
         "lanes": lanes,
         "versions": ran,
         "workers": _workers(desk.status(), name),

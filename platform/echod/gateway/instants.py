@@ -6,29 +6,31 @@ import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-import msgspec
-
 from echod.bus.answers import RecurrenceRow
 from echod.errors import Refused
-from echod.gateway.views import instant
+from echod.gateway.views import View, instant
 from echod.policy.every import EveryRule
-from echod.policy.recurring import Rule, restored, rule_of
+from echod.policy.jitter import job_due
+from echod.policy.recurring import Rule, rule_of
 from echofn.manifest import CronTrigger, EveryTrigger, Function, Recurring
 
 SHOWN = 5
 MOST_PASSED = 100_000  # a second or two of counting
 
 
-def upcoming(trigger: Recurring, now_ms: int) -> list[str]:
-    """The next five instants of one trigger."""
-    return [instant(ms) for ms in islice(_dues(trigger, now_ms), SHOWN)]
+def preview(row: RecurrenceRow, now_ms: int) -> View:
+    """The next five instants of a stored rule, and when their jobs are due themselves, which a jitter makes later."""
+    trigger = row.trigger
+    dues = list(islice(_dues(trigger, now_ms), SHOWN)) if trigger else []
+    starts = [job_due(f"{row.queue}/{row.name}", trigger, ms) for ms in dues] if trigger else []
+    return {"upcoming": [instant(ms) for ms in dues], "starts": [instant(ms) for ms in starts]}
 
 
 def upcoming_of(function: Function, rows: Sequence[RecurrenceRow], now_ms: int) -> list[str]:
     """The next five instants over all schedules of a function that are not paused, soonest first. `rows`: as the bus
     has them."""
     paused = {row.name for row in rows if row.paused}
-    triggers = [*recurring(function), *(trigger for row in rows if row.is_own and (trigger := trigger_of(row)))]
+    triggers = [*recurring(function), *(trigger for row in rows if row.is_own and (trigger := row.trigger))]
     dues = (_dues(trigger, now_ms) for trigger in triggers if trigger.name not in paused)
     return [instant(ms) for ms in islice(heapq.merge(*dues), SHOWN)]
 
@@ -51,12 +53,16 @@ def passed(rule: Rule, last_ms: int | None, now_ms: int) -> int:
     return count
 
 
-def trigger_of(row: RecurrenceRow) -> Recurring | None:
-    """What a row holds; None where it cannot be read."""
+def within(rule: Rule, from_ms: int, to_ms: int, most: int) -> list[int]:
+    """The instants from `from_ms` to `to_ms`, both included; one more than `most` where there are more."""
+    found: list[int] = []
+    after_ms = from_ms - 1
     try:
-        return restored(row.policy)
-    except msgspec.MsgspecError:
-        return None
+        while len(found) <= most and (after_ms := rule.next_after(after_ms)) <= to_ms:
+            found.append(after_ms)
+    except Refused:
+        pass  # a rule that ends
+    return found
 
 
 def recurring(function: Function) -> list[Recurring]:

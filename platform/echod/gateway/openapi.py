@@ -21,6 +21,7 @@ from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
 from echod.gateway.logs import LONGEST_GREP, MOST_LINES, SINCE_PATTERN
+from echod.gateway.schedules import Window
 from echod.gateway.views import View
 from echod.registry.schedules import Wanted
 from echofn.codec import NIL
@@ -100,6 +101,9 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ),
     ("DELETE", "/schedules/{id}"): Shape("Remove a registered schedule", {200: shapes.ScheduleRemoved}),
     ("POST", "/schedules/{id}/run"): Shape("Run a schedule now", {202: shapes.Accepted}),
+    ("POST", "/schedules/{id}/backfill"): Shape(
+        "Make a job for each past instant", {200: shapes.ScheduleFilled, 202: shapes.ScheduleFilled}, takes=Window
+    ),
     ("POST", "/schedules/{id}/pause"): Shape("Pause a schedule", {200: shapes.SchedulePaused}),
     ("POST", "/schedules/{id}/resume"): Shape("Resume a schedule", {200: shapes.SchedulePaused}),
     ("GET", "/lanes"): Shape("Lanes", {200: dict[str, Any]}, {"function": _TEXT}),

@@ -18,6 +18,7 @@ def plan_view(plan: Plan) -> View:
             "start": [_schedule(each) for each in plan.start],
             "change": [{**_schedule(each.now), "was": _schedule(each.was)} for each in plan.change],
             "end": [_schedule(each) for each in plan.end],
+            "options": [_option(each) for each in plan.rules],
         },
         "limits": [_option(each) for each in plan.limits],
         "walls": [_option(each) for each in plan.walls],
@@ -36,6 +37,7 @@ def lines(plan: Plan) -> list[tuple[str, str]]:
         dues = f"{_due(each.was, ', was due')}{_due(each.now, ', is due')}"
         found.append(("~", f"schedule {each.now.id}: {rules}{dues}"))
     found += [("-", f"schedule {each.id}: {_rule(each)}{_due(each, ', would have been due')}") for each in plan.end]
+    found += [("~", f"schedule {each.function}: {_text(each)}") for each in plan.rules]
     found += [("~", f"limit of {each.function}: {_text(each)}") for each in plan.limits]
     return found + [("~", f"wall of {each.function}: {_text(each)}") for each in plan.walls]
 

@@ -1,4 +1,4 @@
-"""Schedules: listed; registered and removed at run time; run, paused and resumed.
+"""Schedules: listed; registered and removed at run time; run, backfilled, paused and resumed.
 
 An id is `function/name`, percent-encoded or not.
 """
@@ -6,6 +6,7 @@ An id is `function/name`, percent-encoded or not.
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 from urllib.parse import quote
 
 import msgspec
@@ -15,17 +16,35 @@ from starlette.responses import Response
 from echod.bus.answers import RecurrenceRow
 from echod.errors import Refused
 from echod.gateway import instants
-from echod.gateway.desk import Desk, answer, shortened, shown
+from echod.gateway.desk import Desk, answer, body_of, shortened, shown
 from echod.gateway.guard import demand
 from echod.gateway.problems import Problem, suggestions
-from echod.gateway.views import View, instant_or_none, schedule_view
+from echod.gateway.views import View, instant, instant_or_none, schedule_view
 from echod.model.job import NO_LANE
 from echod.policy import places
 from echod.policy.recurring import Rule, restored, rule_of
 from echod.registry import schedules
 from echod.registry.schedules import GONE
+from echofn.children import instant_ms
 
 _wanted = msgspec.json.Decoder(schedules.Wanted).decode
+MOST_FILLED = 10_000
+_Instant = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of POST /schedules/{id}/backfill: past instants from `from` to `to` (RFC 3339), both included.
+
+    `plan`: only say how many they are.
+    """
+
+    from_: _Instant = msgspec.field(name="from")
+    to: _Instant | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_FILLED)] = 1000
+    plan: bool = False
+
+
+_window = msgspec.json.Decoder(Window)
 
 
 async def index(desk: Desk, request: Request) -> Response:
@@ -66,6 +85,46 @@ async def run(desk: Desk, request: Request) -> Response:
     url = f"/jobs/{minted.id}"
     view = {"id": minted.id, "function": row.queue, "state": "pending", "url": url}
     return answer(view, status=202, headers={"Location": url, "Echo-Job": minted.id})
+
+
+async def backfill(desk: Desk, request: Request) -> Response:
+    """POST /schedules/{id}/backfill: a job by hand for each past instant of a window, once while its row is kept.
+
+    Sent again, or for a window that overlaps, it answers the jobs there are and makes no second one.
+    """
+    wanted = await body_of(request, _window)
+    row = await _found(desk, request)
+    desk.function(row.queue)
+    now_ms = desk.bus.clock.now_ms()
+    from_ms = _read("from", wanted.from_)
+    to_ms = now_ms if wanted.to is None else min(_read("to", wanted.to), now_ms)
+    dues = await asyncio.to_thread(instants.within, _rule(row), from_ms, to_ms, wanted.limit)
+    if len(dues) > wanted.limit:
+        told = f"expected at most {wanted.limit} instants from {wanted.from_} to {instant(to_ms)}, got more"
+        raise Problem("invalid-parameter", f"{told}; narrow the window, or raise limit= (at most {MOST_FILLED})")
+    jobs = [(due_ms, desk.bus.new_job_id()) for due_ms in (() if wanted.plan else dues)]
+    filled = await desk.bus.backfill(row.queue, row.name, jobs, lane=_lane(desk, row))
+    if filled is None:
+        raise _unknown(f"{row.queue}/{row.name}", [])
+    made = [each.id for each in filled if each.is_new]
+    view = {
+        "id": f"{row.queue}/{row.name}",
+        "plan": wanted.plan,
+        "instants": len(dues),
+        "first": instant_or_none(dues[0] if dues else None),
+        "last": instant_or_none(dues[-1] if dues else None),
+        "minted": len(made),
+        "already": len(filled) - len(made),
+        "jobs": made,
+    }
+    return answer(view, status=202 if made else 200)
+
+
+def _read(name: str, text: str) -> int:
+    try:
+        return instant_ms(text)
+    except (ValueError, OverflowError) as error:
+        raise Problem("invalid-parameter", f"{name}: {error}") from None
 
 
 async def pause(desk: Desk, request: Request) -> Response:

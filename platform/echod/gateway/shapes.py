@@ -240,6 +240,21 @@ class ScheduleShape(msgspec.Struct):
     paused: bool
     error: str | None
     origin: Literal["code", "runtime"]
+    overlap: Literal["allow", "skip", "queue", "replace"]
+    jitter: str | None
+
+
+class ScheduleFilled(msgspec.Struct):
+    """What a backfill came to: how many instants the window has, and the jobs that were made for them now."""
+
+    id: str
+    plan: bool
+    instants: Count
+    first: Instant | None
+    last: Instant | None
+    minted: Count
+    already: Count
+    jobs: list[JobText]
 
 
 class ScheduleRemoved(msgspec.Struct):

@@ -31,6 +31,7 @@ from echofn.manifest import (
     Trigger,
     WebhookTrigger,
 )
+from echofn.units import duration_text
 
 _DEEPEST = 200  # containers within containers; a handler's result may be deeper, a page need not show it
 NODE_LEASE_MS = 60_000  # a node renews its number to this far ahead with each beat
@@ -153,6 +154,7 @@ def brief_view(job: Job) -> View:
         "version": job.version,
         "progress": None if job.progress is None else [plain(job.progress[0]), job.progress[1]],
         "cancelling": job.cancelling,
+        "waits_for": list(job.waits_for),
     }
 
 
@@ -247,6 +249,8 @@ def trigger_view(function: Function, trigger: Trigger) -> View:
         **period,
         "missed": trigger.missed,
         "cap": trigger.cap,
+        "overlap": trigger.overlap,
+        "jitter": duration_text(trigger.jitter_ms) if trigger.jitter_ms else None,
         "payload": masked_value_of(trigger.payload, trigger.payload, function.policy.redact),
     }
 
@@ -270,6 +274,7 @@ def off_view(off: Off) -> View:
 
 def schedule_view(row: RecurrenceRow) -> View:
     """A recurrence in GET /schedules."""
+    trigger = row.trigger
     return {
         "id": f"{row.queue}/{row.name}",
         "function": row.queue,
@@ -283,6 +288,8 @@ def schedule_view(row: RecurrenceRow) -> View:
         "paused": row.paused,
         "error": row.error or None,
         "origin": "runtime" if row.is_own else "code",
+        "overlap": trigger.overlap if trigger else "allow",
+        "jitter": duration_text(trigger.jitter_ms) if trigger and trigger.jitter_ms else None,
     }
 
 

@@ -227,3 +227,4 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     progress: tuple[float, str] | None = None
     cancelling: bool = False
     history: tuple[History, ...] = ()
+    waits_for: tuple[JobId, ...] = ()  # earlier jobs of its recurrence that must end before (scheduled, reason None)

@@ -16,6 +16,7 @@ from echod.policy.recurring import Standing, next_due, rule_of, text_of, zone_of
 from echofn.manifest import CronTrigger, EveryTrigger, Function, Manifest, Policy, Recurring, WebhookTrigger
 from echofn.units import duration_text
 
+RULE_OPTIONS = ("missed", "cap", "overlap", "jitter_ms")
 WALLS = frozenset({"memory_bytes", "tmp_bytes", "network", "processes", "secrets"})
 
 
@@ -61,7 +62,7 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Option(msgspec.Struct, frozen=True):
-    """An option of a function's policy, by the policy's own field name and value; `secrets` by theirs."""
+    """An option of a function's policy, or of a schedule, by its field's name and value; `secrets` by theirs."""
 
     function: str
     name: str
@@ -78,6 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
     start: tuple[Schedule, ...] = ()
     change: tuple[Moved, ...] = ()
     end: tuple[Schedule, ...] = ()
+    rules: tuple[Option, ...] = ()  # options of schedules that stay, by their ids
     limits: tuple[Option, ...] = ()
     walls: tuple[Option, ...] = ()
 
@@ -116,6 +118,11 @@ def planned(
             if _rule(rules_before[id]) != _rule(rules_after[id])
         ),
         end=tuple(_stood(id, rules_before[id], held) for id in sorted(rules_before.keys() - rules_after.keys())),
+        rules=tuple(
+            option
+            for id in sorted(rules_before.keys() & rules_after.keys())
+            for option in _rule_options(id, rules_before[id], rules_after[id])
+        ),
         limits=tuple(option for option in options if option.name not in WALLS),
         walls=tuple(option for option in options if option.name in WALLS),
     )
@@ -158,6 +165,11 @@ def _schedules(functions: Mapping[str, Function]) -> dict[str, Recurring]:
 
 def _rule(trigger: Recurring) -> tuple[str, str]:
     return text_of(trigger), zone_of(trigger)
+
+
+def _rule_options(id: str, old: Recurring, new: Recurring) -> list[Option]:
+    found = [(name, getattr(old, name), getattr(new, name)) for name in RULE_OPTIONS]
+    return [Option(id, name, was, now) for name, was, now in found if was != now]
 
 
 def _stood(id: str, trigger: Recurring, held: Mapping[str, Standing]) -> Schedule:

@@ -144,6 +144,7 @@ async def _take(bus: Bus, step: Step, generation: int) -> bool:
                 generation=generation,
                 lane=step.lane,
                 priority=step.priority,
+                overlap=step.trigger.overlap,
             )
             if answer == "taken":
                 _log.error("recurrence.refused", queue=step.queue, recurrence=step.name, error=CLASH)

@@ -16,7 +16,7 @@ from echod.bus import Bus
 from echod.bus.answers import DueOccurrence
 from echod.errors import BusFull, Refused
 from echod.model.job import NO_LANE
-from echod.policy import catchup, places
+from echod.policy import catchup, jitter, places
 from echod.policy.recurring import Rule, restored, rule_of
 from echod.registry.registry import Registry
 from echod.registry.schedules import GONE
@@ -34,6 +34,7 @@ class Settled(msgspec.Struct, frozen=True):
     next_in_ms: int
     minted: int = 0
     missed: int = 0
+    skipped: int = 0
 
 
 class Occurrences:
@@ -73,29 +74,32 @@ class Occurrences:
         except (Refused, msgspec.MsgspecError, ValueError, ArithmeticError) as error:
             return await self._park(due, str(error))
         try:
-            return await self._carry_out(due, plan, lane, now_ms)
+            return await self._carry_out(due, trigger, plan, lane, now_ms)
         except BusFull as error:  # what is due stays due; promoting and recovering, which free memory, go on
             _log.warning("occurrence.put_off", queue=due.queue, recurrence=due.recurrence, error=str(error))
             return Settled(FULL_RETRY_MS)
 
-    async def _carry_out(self, due: DueOccurrence, plan: catchup.Plan, lane: str, now_ms: int) -> Settled:
+    async def _carry_out(
+        self, due: DueOccurrence, trigger: Recurring, plan: catchup.Plan, lane: str, now_ms: int
+    ) -> Settled:
         instants = (*plan.mint, plan.next_ms)
-        minted = missed = 0
+        minted = missed = skipped = 0
         if plan.drop:
             if not await self._drop(due, plan.drop, instants[0]):
                 return Settled(RETRY_MS)
             missed = plan.drop
         for instant_ms, next_ms in pairwise(instants):
-            outcome = await self._occur(due, instant_ms, next_ms, lane)
+            outcome = await self._occur(due, trigger, instant_ms, next_ms, lane)
             if outcome == "stale":
-                return Settled(RETRY_MS, minted, missed)
+                return Settled(RETRY_MS, minted, missed, skipped)
             minted += outcome == "minted"
+            skipped += outcome == "dropped"  # its overlap's doing
         if not plan.drop and not plan.mint:
             return Settled(RETRY_MS)
-        return Settled(0 if plan.more else max(plan.next_ms - now_ms, 0), minted, missed)
+        return Settled(0 if plan.more else max(plan.next_ms - now_ms, 0), minted, missed, skipped)
 
     async def _occur(
-        self, due: DueOccurrence, instant_ms: int, next_ms: int, lane: str
+        self, due: DueOccurrence, trigger: Recurring, instant_ms: int, next_ms: int, lane: str
     ) -> Literal["minted", "already", "dropped", "stale"]:
         occurred = await self._bus.occur(
             due.queue,
@@ -105,6 +109,7 @@ class Occurrences:
             next_ms=next_ms,
             job=self._bus.new_job_id(),
             lane=lane,
+            at_ms=jitter.job_due(f"{due.queue}/{due.recurrence}", trigger, instant_ms),
         )
         return occurred.outcome
 

@@ -19,7 +19,7 @@ from echod.bus.answers import BeatAnswer, DueOccurrence, TickAnswer
 from echod.errors import BusFull
 from echod.pump.agenda import Agenda, rank_delay_s
 from echod.pump.convergence import converge
-from echod.pump.occurrences import Occurrences
+from echod.pump.occurrences import Occurrences, Settled
 from echod.pump.outbox import sweep
 from echod.registry.duty import LONGEST_SLEEP_S, Loop, Report
 from echod.registry.registry import Registry
@@ -82,7 +82,7 @@ class Pump:
         """Tick what has come, settle what is due, converge where the version is new, sweep what was left."""
         ticks = await self._ticks()
         try:
-            minted, missed = await self._settle(ticks)
+            settled = await self._settle(ticks)
         except BaseException:
             self._ask_again(ticks)
             raise
@@ -92,8 +92,7 @@ class Pump:
             "changed": changed,
             "promoted": sum(tick.promoted for tick in ticks),
             "recovered": sum(tick.recovered for tick in ticks),
-            "minted": minted,
-            "missed": missed,
+            **settled,
             "swept": swept,
         }
         return self._report(did)
@@ -138,22 +137,24 @@ class Pump:
             self._tick_in(queue, answer.next_in_ms)
         return answer
 
-    async def _settle(self, ticks: Sequence[TickAnswer]) -> tuple[int, int]:
-        """Outcomes for all that is due; how many were minted, how many missed."""
-        minted = missed = 0
+    async def _settle(self, ticks: Sequence[TickAnswer]) -> dict[str, int]:
+        """Outcomes for all that is due; how many were minted, how many missed, how many skipped."""
+        did = {"minted": 0, "missed": 0, "skipped": 0}
         due = [(each, tick.now_ms) for tick in ticks for each in tick.due]
         await self._occurrences.know([each for each, _ in due])
         for start in range(0, len(due), OCCURRENCES_AT_ONCE):
-            for one_minted, one_missed in await asyncio.gather(
+            for settled in await asyncio.gather(
                 *(self._settle_one(*each) for each in due[start : start + OCCURRENCES_AT_ONCE])
             ):
-                minted, missed = minted + one_minted, missed + one_missed
-        return minted, missed
+                did["minted"] += settled.minted
+                did["missed"] += settled.missed
+                did["skipped"] += settled.skipped
+        return did
 
-    async def _settle_one(self, due: DueOccurrence, now_ms: int) -> tuple[int, int]:
+    async def _settle_one(self, due: DueOccurrence, now_ms: int) -> Settled:
         settled = await self._occurrences.settle(due, now_ms)
         self._tick_in(due.queue, settled.next_in_ms)
-        return settled.minted, settled.missed
+        return settled
 
     async def _sweep(self) -> int:
         """One part of each queue's `out`; a queue is done with when a part comes back empty."""

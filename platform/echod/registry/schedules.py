@@ -13,14 +13,14 @@ import msgspec
 from echod.bus import Bus
 from echod.bus.answers import RecurrenceRow
 from echod.errors import InvalidPayload, InvalidSchedule, NameTaken, Refused
-from echod.policy import calls, nesting, places
+from echod.policy import calls, jitter, nesting, places
 from echod.policy.recurring import identified, next_due, rule_of, stored, text_of, zone_of
 from echod.policy.zones import zone
 from echod.registry.registry import Registry
 from echod.registry.schemas import Schemas
 from echofn import codec, values
 from echofn.frames import MAX_PAYLOAD_BYTES
-from echofn.manifest import CronTrigger, EveryTrigger, Function, Recurring
+from echofn.manifest import CronTrigger, EveryTrigger, Function, Overlap, Recurring
 
 T = TypeVar("T")
 MOST = 1000  # of one function
@@ -42,6 +42,8 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     payload: Any = None
     missed: Literal["skip", "last", "all"] = "last"
     cap: int = 100
+    overlap: Overlap = "allow"
+    jitter: str | int | float | None = None
 
 
 async def register(bus: Bus, registry: Registry, schemas: Schemas, wanted: Wanted) -> tuple[RecurrenceRow, bool]:
@@ -75,6 +77,7 @@ async def register(bus: Bus, registry: Registry, schemas: Schemas, wanted: Wante
         generation=None,
         lane=lane,
         priority=function.policy.priority,
+        overlap=trigger.overlap,
     )
     if said == "taken":
         told = f"{function.name}/{trigger.name} is in the function's own code"
@@ -113,6 +116,8 @@ def _trigger(wanted: Wanted, faults: list[dict[str, str]]) -> Recurring:
     name = "" if wanted.name is None else read("name", wanted.name, values.recurrence_name, "")
     cap = read("cap", wanted.cap, values.whole(1, 10_000), 1)
     payload = read("payload", wanted.payload, values.payload, codec.NIL)
+    jitter_ms = 0 if wanted.jitter is None else read("jitter", wanted.jitter, values.jitter, 0)
+    more: dict[str, Any] = {"overlap": wanted.overlap, "jitter_ms": jitter_ms}
     if (wanted.cron is None) == (wanted.every is None):
         faults.append(
             _fault("cron", "expected one of cron and every, got " + ("none" if wanted.cron is None else "both"))
@@ -123,14 +128,17 @@ def _trigger(wanted: Wanted, faults: list[dict[str, str]]) -> Recurring:
             faults.append(_fault("anchor", "expected it with every alone, got cron; remove it"))
         rule = read("cron", wanted.cron, values.rule, "@daily")
         tz = "UTC" if wanted.tz is None else read("tz", wanted.tz, _zone, "UTC")
-        trigger = CronTrigger(name, rule, tz, wanted.missed, cap, payload)
+        trigger = CronTrigger(name, rule, tz, wanted.missed, cap, payload, **more)
     else:
         if wanted.tz is not None:
             faults.append(_fault("tz", "expected it with cron alone, got every, which has no zone; remove it"))
         period_ms = read("every", wanted.every, values.period, 1000)
         anchor_ms = (0 if wanted.anchor is None else read("anchor", wanted.anchor, values.anchor, 0)) % period_ms
-        trigger = EveryTrigger(name, period_ms, anchor_ms, wanted.missed, cap, payload)
-    return read("every" if wanted.cron is None else "cron", trigger, identified, trigger)
+        trigger = EveryTrigger(name, period_ms, anchor_ms, wanted.missed, cap, payload, **more)
+    named = read("every" if wanted.cron is None else "cron", trigger, identified, trigger)
+    if not any(fault["path"] in ("$.every", "$.cron") for fault in faults):
+        read("jitter", named, lambda each: jitter.check(rule_of(each), each), None)
+    return named
 
 
 def _zone(value: Any) -> str:

@@ -25,7 +25,8 @@ def job_frame(job: Claimed, function: Function, first_child: int) -> frames.Job:
         last_attempt=job.failures >= function.policy.retries,
         fence=job.attempts,
         lane=job.lane,
-        due_ms=job.due_ms,
+        # A job's own due moves with its jitter and with every retry; what an occurrence stands for does not.
+        due_ms=job.occurrence.due_ms if job.occurrence else job.due_ms,
         previous_ms=previous_ms,
         next_ms=next_ms,
         timeout_ms=function.policy.timeout_ms,

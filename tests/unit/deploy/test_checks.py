@@ -53,6 +53,13 @@ def test_a_bad_rule_is_refused_at_its_line_and_hurts_no_other_function() -> None
     assert "America/New_Yrok" in found.errors[1].message
 
 
+def test_a_jitter_beyond_the_next_instant_is_refused_at_its_line() -> None:
+    found = checked(manifest_of(function_of("shop.bad", EveryTrigger("", 60_000, line=9, jitter_ms=60_000))))
+    assert [(error.line, error.message) for error in found.errors] == [
+        (9, "jitter: expected less than 1m, the rule's shortest period, got 1m; shorten it")
+    ]
+
+
 def test_every_fault_of_a_function_is_told_at_once() -> None:
     bad = function_of("shop.bad", CronTrigger("", "* * * *", line=4), CronTrigger("", "*/90 * * * *", line=5))
     assert [error.line for error in checked(manifest_of(bad)).errors] == [4, 5]

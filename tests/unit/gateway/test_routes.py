@@ -320,6 +320,7 @@ async def test_a_deploy_gets_the_whole_archive_and_its_answer_is_sent(server: Va
                         }
                     ],
                     "end": [],
+                    "options": [],
                 },
                 "limits": [
                     {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from echod.policy.jitter import job_due
+from echofn.manifest import CronTrigger
 from unit.gateway.kit import FUNCTIONS, Rig, function, publish
 
 NIGHTLY = {"function": "hello.greet", "name": "nightly", "cron": "0 2 * * *", "payload": {"name": "Ada"}}
@@ -88,6 +91,10 @@ async def test_what_its_jobs_carry_and_where_they_go_is_as_of_a_call(rig: Rig) -
         ({"name": "a/b"}, "$.name", "without /"),
         ({"name": " "}, "$.name", "expected"),
         ({"cap": 0}, "$.cap", "1 to 10,000"),
+        ({"jitter": "soon"}, "$.jitter", "expected"),
+        ({"jitter": "8d"}, "$.jitter", "at most 7d"),
+        ({"jitter": "24h"}, "$.jitter", "less than 1d"),
+        ({"cron": None, "every": "1h", "jitter": 3600}, "$.jitter", "less than 1h"),
         ({"payload": {"name": 7}}, "$.payload.name", "string"),
         ({"payload": None}, "$.payload", "object"),
         ({"payload": {"name": "x", "tags": [1, "y"]}}, "$.payload.tags[1]", "integer"),
@@ -107,6 +114,31 @@ async def test_all_faults_are_told_at_once(rig: Rig) -> None:
     assert set(found) == {"$.cron", "$.tz", "$.payload", "$.name"}
 
 
+async def test_overlap_and_jitter_are_stored_shown_and_previewed(rig: Rig) -> None:
+    made = await add(rig, overlap="queue", jitter="30m")
+    assert (made["overlap"], made["jitter"]) == ("queue", "30m")
+    assert rig.valkey.command("HGET", "emq:{hello.greet}:repeat:nightly", "ov") == b"queue"
+    [schedule] = (await rig.http.get("/functions/hello.greet")).json()["schedules"]
+    assert len(schedule["upcoming"]) == 5
+    for due, start in zip(schedule["upcoming"], schedule["starts"], strict=True):
+        due_ms, start_ms = (int(datetime.fromisoformat(text).timestamp() * 1000) for text in (due, start))
+        assert start_ms == job_due("hello.greet/nightly", CronTrigger("", "", jitter_ms=1_800_000), due_ms)
+    plain = await add(rig)
+    assert (plain["overlap"], plain["jitter"], plain["next"]) == ("allow", None, made["next"])
+
+
+async def test_one_row_that_cannot_be_read_hides_no_other(rig: Rig) -> None:
+    await add(rig)
+    await add(rig, name="bad")
+    for field in ("rev", "next", "trigger", "missed"):
+        rig.valkey.command("HSET", "emq:{hello.greet}:repeat:bad", field, b"\xff\xfe")
+    found = await listed(rig)
+    assert found["hello.greet/nightly"]["next"] is not None
+    assert (found["hello.greet/bad"]["next"], found["hello.greet/bad"]["missed"]) == (None, 0)
+    for path in ("/schedules", "/functions/hello.greet"):
+        assert (await rig.http.get(path, headers={"Accept": "text/html"})).status_code == 200
+
+
 async def test_a_payload_whose_lane_is_an_object_is_refused(rig: Rig) -> None:
     found = await faults(rig, function="shop.pack", payload={"customer": {"id": {}}})
     assert "lane" in found["$.payload"]
@@ -121,6 +153,7 @@ async def test_a_payload_whose_lane_is_an_object_is_refused(rig: Rig) -> None:
         ({}, 422, "invalid-parameter"),
         ({**NIGHTLY, "missed": "never"}, 422, "invalid-parameter"),
         ({**NIGHTLY, "cap": "9"}, 422, "invalid-parameter"),
+        ({**NIGHTLY, "overlap": "drop"}, 422, "invalid-parameter"),
         ([], 422, "invalid-parameter"),
     ],
 )

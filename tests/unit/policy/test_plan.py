@@ -142,6 +142,19 @@ NEXT = Schedule("shop.pack/report", "0 * * * *", "UTC", NOON + 60 * MINUTE)
             ),
             id="walls",
         ),
+        pytest.param(
+            (function(EveryTrigger("tick", MINUTE)),),
+            (function(EveryTrigger("tick", MINUTE, overlap="skip", jitter_ms=5000)),),
+            {},
+            Plan(
+                changed=(Changed("shop.pack", ("schedules",)),),
+                rules=(
+                    Option("shop.pack/tick", "overlap", "allow", "skip"),
+                    Option("shop.pack/tick", "jitter_ms", 0, 5000),
+                ),
+            ),
+            id="schedules",
+        ),
     ],
 )
 def test_what_a_switch_changes(

@@ -6,7 +6,7 @@
 local wanted, any = {}, states == ''
 for state in string.gmatch(states, '%a') do wanted[state] = true end
 local found, cursor, scanned = {}, before, 0
-local BRIEF = {'l', 'ln', 's', 'r', 'd', 'm', 'w', 'a', 'f', 'st', 'e', 'oc', 'pa', 'v', 'z', 'er', 'x', 'pg'}
+local BRIEF = {'l', 'ln', 's', 'r', 'd', 'm', 'w', 'a', 'f', 'st', 'e', 'oc', 'pa', 'v', 'z', 'er', 'x', 'pg', 'bh'}
 while scanned < tonumber(scan) do
   local ids = redis.call('ZRANGE', q.jobs, cursor == '' and '+' or '(' .. cursor, '-', 'BYLEX', 'REV', 'LIMIT', 0, 100)
   if #ids == 0 then return {found, ''} end

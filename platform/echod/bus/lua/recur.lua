@@ -1,6 +1,6 @@
 -- Write a recurrence, of a generation or of nobody's code: created, changed (its revision grows) or the same.
 -- KEYS    rules repeat repeat: meta
--- ARGV    queue name rule tz trigger payload next_ms generation lane lane_name priority
+-- ARGV    queue name rule tz trigger payload next_ms generation lane lane_name priority overlap
 -- RETURNS same | created | changed | older (a newer generation wrote this queue) | taken (the name is code's, or not code's)
 -- INCLUDE time counters news ring bell close rows birth generation
 -- Without a generation it was registered at run time (`own`): no version's convergence changes or removes it.
@@ -24,7 +24,7 @@ if same_rule and old[3] == trigger and old[4] == payload and old[5] == lane and 
   return 'same'
 end
 redis.call('HSET', key, 'rule', rule, 'tz', tz, 'trigger', trigger, 'payload', payload, 'lane', lane, 'lane_name', lane_name,
-  'prio', priority, 'rev', (tonumber(old[6]) or 0) + 1)
+  'prio', priority, 'ov', overlap, 'rev', (tonumber(old[6]) or 0) + 1)
 redis.call('HSET', key, is_code and 'gen' or 'own', is_code and generation or 1)
 redis.call('HDEL', key, 'err', 'gone')
 -- The due stands when only payload or policy changed; a changed rule starts from what the caller computed from the last due.

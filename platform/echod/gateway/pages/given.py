@@ -65,7 +65,10 @@ class Schedule(msgspec.Struct, frozen=True):
     paused: bool = False
     error: str | None = None
     origin: str = "code"
+    overlap: str = "allow"
+    jitter: str | None = None
     upcoming: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()  # of the jobs of `upcoming`: later by the jitter
 
 
 class Workers(msgspec.Struct, frozen=True):

@@ -4,15 +4,19 @@ local function register(q, queue)
   if redis.call('HSETNX', g.queues, name_of(q), queue) == 1 then publish('queues', name_of(q)) end
 end
 
--- `fields` are pairs for the row. Without a due, or with one that has come: straight to the lane.
-local function birth(q, id, fields, lane, priority, due, reason)
+-- `fields` are pairs for the row. Without a due, or with one that has come: straight to the lane. `behind`: ids of the jobs
+-- that must have ended before.
+local function birth(q, id, fields, lane, priority, due, reason, behind)
   local key = job_key(q, id)
   if lane ~= '-' then fields[#fields + 1] = 'l'; fields[#fields + 1] = lane end
   if priority ~= 0 then fields[#fields + 1] = 'pr'; fields[#fields + 1] = priority end
   if due then fields[#fields + 1] = 'd'; fields[#fields + 1] = due end
   redis.call('HSET', key, 'm', now, unpack(fields))
   redis.call('ZADD', q.jobs, 0, id)
-  if due and due > now then
+  if behind then
+    redis.call('HSET', key, 's', 's', 'bh', table.concat(behind, ' '))
+    redis.call('ZADD', q.schedule, NEVER_MS, id)
+  elseif due and due > now then
     redis.call('HSET', key, 's', 's', 'r', reason)
     redis.call('ZADD', q.schedule, due, id)
     tell_if_first(q, q.schedule, id, due)

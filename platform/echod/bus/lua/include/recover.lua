@@ -113,8 +113,12 @@ local function due_recurrences(q, limit, found)
   local names = redis.call('ZRANGEBYSCORE', q['repeat'], '-inf', now, 'LIMIT', 0, limit)
   for _, name in ipairs(names) do
     local rule = redis.call('HMGET', repeat_key(q, name), 'rev', 'next')
-    if rule[2] then
+    if tonumber(rule[1]) and tonumber(rule[2]) then
       found[#found + 1] = {name_of(q), name, rule[1], rule[2]}
+    elseif rule[2] then
+      -- Damaged beyond reading: parked as `recurrence` does, or every tick would ask for it again.
+      redis.call('HSET', repeat_key(q, name), 'err', 'its row cannot be read; deploy or register it again')
+      redis.call('ZADD', q['repeat'], now + 60000, name)
     else
       redis.call('ZREM', q['repeat'], name)
     end
@@ -127,7 +131,7 @@ local function next_event(q, hold_ms, skip_due)
   for _, key in ipairs({q.schedule, q.later, q.active}) do
     local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
     if at and key == q.active and hold_ms then at = math.max(at, now + hold_ms) end
-    if at and (not soonest or at < soonest) then soonest = at end
+    if at and at < NEVER_MS and (not soonest or at < soonest) then soonest = at end
   end
   -- Dues that were answered are the caller's to settle; the next event is the first after them.
   local rule = redis.call('ZRANGE', q['repeat'], skip_due, skip_due, 'WITHSCORES')

@@ -6,8 +6,11 @@
 -- b attempt that was begun, st started, e ended, f failures, n losses before the start, x cancel asked, o result, er error,
 -- y history, z the last run (packed by the caller) of a job that ended with it, u unique key with its mode, ub the body
 -- it was minted with, rt token of the operator's last call, pa parent, v pinned version, rv version of the last run,
--- oc occurrence, wt channels of who waits (a line each), pg progress, sz bytes it counts for in the archive, lb log bytes.
+-- oc occurrence, bh jobs of its recurrence that it waits for, nx the job that waits for it, wt channels of who waits (a line each),
+-- pg progress, sz bytes it counts for in the archive, lb log bytes.
 local HISTORY_LIMIT = 50
+-- Beyond every instant: where a job lies in `schedule` that waits for another to end, and not for a time.
+local NEVER_MS = 9007199254740991
 local archived, archived_bytes = {}, 0
 
 -- What ended in this call goes to the archive in one step: who calls make_ended calls this.
@@ -51,6 +54,26 @@ local function make_scheduled(q, id, due, reason, lane, priority)
   tell_if_first(q, q.schedule, id, due)
 end
 
+-- A job that waited for others of its recurrence goes on: at its own due, or now.
+local function go_on(q, id)
+  local row = redis.call('HMGET', job_key(q, id), 'd', 'l', 'pr')
+  redis.call('HDEL', job_key(q, id), 'bh')
+  redis.call('ZREM', q.schedule, id)
+  make_scheduled(q, id, tonumber(row[1]), 'at', row[2], row[3])
+end
+
+-- `id` has ended: who waits for it waits for one less.
+local function wake(q, waiter, id)
+  local behind = redis.call('HGET', job_key(q, waiter), 'bh')
+  if not behind then return end
+  local left = {}
+  for other in string.gmatch(behind, '%S+') do
+    if other ~= id then left[#left + 1] = other end
+  end
+  if #left == 0 then return go_on(q, waiter) end
+  redis.call('HSET', job_key(q, waiter), 'bh', table.concat(left, ' '))
+end
+
 -- To the archive (d done, c cancelled) or the morgue (x). `row` needs p, u, wt, lb; `more` is what else to write.
 local function make_ended(q, id, state, row, more)
   local key = job_key(q, id)
@@ -67,4 +90,8 @@ local function make_ended(q, id, state, row, more)
   free_unique(q, id, row.u, 'd')
   free_unique(q, id, row.u, 's')
   for channel in string.gmatch(row.wt or '', '[^\n]+') do redis.call('PUBLISH', channel, id) end
+  -- Asked here and not of the caller: whoever ends a job, and however, what waits for it must hear.
+  local tie = redis.call('HMGET', key, 'nx', 'bh')
+  if tie[1] or tie[2] then redis.call('HDEL', key, 'nx', 'bh') end
+  if tie[1] then wake(q, tie[1], id) end
 end

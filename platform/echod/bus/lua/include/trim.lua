@@ -1,5 +1,5 @@
 -- Retention: the archive by age, count and bytes, the morgue by age; a bounded step at a time, no TTL on any row.
--- KEYS job: log: done dead meta jobs logged
+-- KEYS job: unique: log: done dead meta jobs logged
 --
 -- What ended in the last ten seconds stays, so that a mint that is sent again (within five) still finds its row; only twice
 -- the byte limit overrides that, and then `cut` remembers until when a missing row proves nothing. A child stays longer:
@@ -8,7 +8,10 @@
 local KEEP_MS, KEEP_COUNT, KEEP_BYTES, MORGUE_MS = 7 * 86400000, 10000, 64 * 1024 * 1024, 30 * 86400000
 local YOUNG_MS, CHILD_MS, FULL_BYTES = 10000, 30000, 8 * 1024 * 1024
 
+-- A unique key of mode `k` counts for as long as its owner's row is kept.
 local function erase(q, id)
+  local unique = redis.call('HGET', job_key(q, id), 'u')
+  if unique and string.sub(unique, 1, 2) == 'k:' then redis.call('UNLINK', unique_key(q, string.sub(unique, 3))) end
   redis.call('UNLINK', job_key(q, id), log_key(q, id))
   redis.call('ZREM', q.jobs, id)
   redis.call('ZREM', q.logged, id)

@@ -1,0 +1,123 @@
+"""Schedules under pumps: overlap, jitter and damage, on a real server whose clock the tests drive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from echod.model.job import Done, Hold, RunRecord
+from echod.policy.jitter import job_due
+from echofn.manifest import CronTrigger, Overlap
+from system.test_pump import MINUTE_MS, Node, function, joined, ms
+from system.test_pump import node as node  # the fixture
+from valkey import Server
+
+
+@pytest.mark.parametrize(
+    ("overlap", "minted", "skipped", "cancelled"),
+    [("allow", 5, 0, 0), ("skip", 1, 4, 0), ("queue", 1, 4, 0), ("replace", 5, 0, 4)],
+)
+async def test_a_backlog_is_caught_up_instant_by_instant_and_meets_the_overlap(
+    node: Node, server: Server, overlap: Overlap, minted: int, skipped: int, cancelled: int
+) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("", "* * * * *", missed="all", cap=5, overlap=overlap)))
+    server.clock.set(ms("2026-06-01T12:07:30Z"))
+    await node.settle()
+    row, metrics = await node.row(), await node.bus.metrics("shop.tick", 3_600_000)
+    assert (len(await node.dues()), row.skipped, row.missed) == (minted, skipped, 2)
+    assert (metrics.minted, metrics.skipped, metrics.missed, metrics.cancelled) == (minted, skipped, 2, cancelled)
+    newest = [job for job in await node.jobs() if job.state == "pending"]
+    assert len(newest) == minted - cancelled
+    assert row.next_ms == ms("2026-06-01T12:08:00Z")
+
+
+async def test_racing_pumps_give_each_instant_one_outcome_under_an_overlap(
+    node: Node, server: Server, tmp_path: Path
+) -> None:
+    async with joined(server, tmp_path / "b") as second:
+        server.clock.set(ms("2026-06-01T12:00:00.500Z"))
+        await node.deploy(function(CronTrigger("", "* * * * * *", overlap="skip")))
+        await second.registry.refresh()
+        for step in range(20):
+            server.clock.advance(2_000)
+            await asyncio.gather(node.settle(), second.settle())
+            if step % 4 == 3:
+                claim = await node.bus.claim("shop.tick", "W", 1, 15_000)
+                assert len(claim.jobs) == 1
+                now = node.bus.clock.now_ms()
+                held = Hold(claim.jobs[0].id, claim.jobs[0].attempts, claim.jobs[0].holder)
+                await node.bus.settle("shop.tick", "W", [Done(held, RunRecord("W", "DEP1", now, now))], lease_ms=15_000)
+        row, dues = await node.row(), await node.dues()
+        assert row.next_ms is not None
+        assert len(set(dues)) == len(dues) in {5, 6}
+        assert len(dues) + row.skipped == (row.next_ms - ms("2026-06-01T12:00:01Z")) // 1000
+
+
+async def test_an_upsert_under_racing_pumps_loses_and_repeats_no_instant(
+    node: Node, server: Server, tmp_path: Path
+) -> None:
+    """The rule changes from one overlap and jitter to another while two pumps mint: the revision guards each call."""
+    async with joined(server, tmp_path / "b") as second:
+        server.clock.set(ms("2026-06-01T12:00:00.500Z"))
+        await node.deploy(function(CronTrigger("tick", "* * * * * *")))
+        await second.registry.refresh()
+        for step in range(16):
+            server.clock.advance(2_000)
+            overlap: Overlap = "allow" if step % 2 else "skip"
+            trigger = CronTrigger("tick", "* * * * * *", overlap=overlap, jitter_ms=step % 3 * 100)
+            await asyncio.gather(node.settle(), second.deploy(function(trigger)), second.settle())
+        await asyncio.gather(node.settle(), second.settle())
+        row, dues = await node.row(), await node.dues()
+        assert row.next_ms is not None
+        assert len(set(dues)) == len(dues)
+        assert len(dues) + row.skipped + row.missed == (row.next_ms - ms("2026-06-01T12:00:01Z")) // 1000
+        assert row.revision >= 16
+
+
+async def test_jitter_moves_the_jobs_and_not_the_schedule_whichever_pump_mints(
+    node: Node, server: Server, tmp_path: Path
+) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    trigger = CronTrigger("spread", "* * * * *", jitter_ms=30_000)
+    await node.deploy(function(trigger))
+    async with joined(server, tmp_path / "b") as second:
+        for minute in range(1, 7):
+            server.clock.set(ms(f"2026-06-01T12:0{minute}:00Z"))
+            await (node if minute % 2 else second).settle()
+            assert (await node.row()).next_ms == ms(f"2026-06-01T12:0{minute + 1}:00Z")
+    jobs = sorted(await node.jobs(), key=lambda job: job.id)
+    assert [job.occurrence and job.occurrence.due_ms for job in jobs] == [
+        ms(f"2026-06-01T12:0{minute}:00Z") for minute in range(1, 7)
+    ]
+    for job in jobs:
+        assert job.occurrence is not None
+        assert job.due_ms == job_due("shop.tick/spread", trigger, job.occurrence.due_ms)
+    assert len({job.due_ms % MINUTE_MS for job in jobs}) == 6
+    server.clock.set(ms("2026-06-01T12:06:31Z"))
+    await node.settle()
+    assert {job.state for job in await node.jobs()} == {"pending"}
+
+
+async def test_a_damaged_row_is_parked_and_the_others_go_on(node: Node, server: Server) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("good", "* * * * *"), *(CronTrigger(n, "* * * * *") for n in DAMAGED)))
+    for name, (field, value) in DAMAGED.items():
+        server.command("HSET", f"emq:{{shop.tick}}:repeat:{name}", field, value)
+    for minute in (1, 2, 3):
+        server.clock.set(ms(f"2026-06-01T12:0{minute}:01Z"))
+        await asyncio.wait_for(node.settle(), 5)
+    rows = {row.name: row for row in await node.bus.recurrences("shop.tick")}
+    assert [rows[name].error != "" for name in DAMAGED] == [True] * len(DAMAGED)
+    found = Counter(job.occurrence.recurrence for job in await node.jobs() if job.occurrence)
+    assert found == {"shop.tick/good": 3}
+    server.command("HSET", "emq:{shop.tick}:repeat:revision", "rev", 1)
+    server.clock.set(ms("2026-06-01T12:04:05Z"))
+    await asyncio.wait_for(node.settle(), 5)
+    assert {row.name: row.error for row in await node.bus.recurrences("shop.tick")}["revision"] == ""
+
+
+DAMAGED = {"revision": ("rev", b"\xff"), "due": ("next", b"soon"), "trigger": ("trigger", b"\x81\xa4type\xa4cron")}
