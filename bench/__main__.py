@@ -14,6 +14,7 @@ import msgspec
 from bench.flood import flood
 from bench.keeping import growth, memory
 from bench.node import TOKEN, Node, running
+from bench.schedules import schedules
 from echod.bus import Bus
 from echod.cli.client import Client
 from echod.deploy.snapshot import taken
@@ -261,7 +262,7 @@ async def settled(bus: Bus, queue: str) -> None:
 BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
     bench.__name__: bench
     for bench in (
-        *(drain, batches, durable, dispatch, late, cron, crash, idle, floods, memory, growth, deploy, rollback),
+        *(drain, batches, durable, dispatch, late, cron, crash, idle, floods, memory, growth, deploy, rollback, schedules),
     )
 }
 
@@ -270,7 +271,7 @@ async def main(names: Sequence[str]) -> None:
     if unknown := [name for name in names if name not in BENCHES]:
         raise SystemExit(f"expected some of {', '.join(BENCHES)}, got {', '.join(unknown)}")
     for name in names or BENCHES:
-        async with running(deploys=name in {"deploy", "rollback"}) as node:
+        async with running(deploys=name in {"deploy", "rollback", "schedules"}) as node:
             print(f"{name:9} {await BENCHES[name](node)}", flush=True)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from echod.model.job import Done, Hold, RunRecord
+from echod.model.job import Done, Hold, Mint, RunRecord
 from echod.policy.jitter import job_due
-from echofn.manifest import CronTrigger, Overlap
-from system.test_pump import MINUTE_MS, Node, function, joined, ms
+from echofn.manifest import CronTrigger, EveryTrigger, Overlap
+from system.test_pump import MINUTE_MS, Node, function, joined, ms, pump_process, until
 from system.test_pump import node as node  # the fixture
 from valkey import Server
 
@@ -121,3 +121,33 @@ async def test_a_damaged_row_is_parked_and_the_others_go_on(node: Node, server: 
 
 
 DAMAGED = {"revision": ("rev", b"\xff"), "due": ("next", b"soon"), "trigger": ("trigger", b"\x81\xa4type\xa4cron")}
+
+
+async def test_schedules_due_at_one_instant_are_minted_once_each_though_one_of_two_pumps_is_killed(
+    node: Node, server: Server
+) -> None:
+    names = [f"shop.f{n}" for n in range(10)]
+    due = ms("2026-06-01T12:00:00Z")
+    server.clock.set(due - 600_000)
+    await node.deploy(*(function(*(EveryTrigger(f"s{n}", 3_600_000) for n in range(100)), name=each) for each in names))
+
+    async def minted(more: int) -> bool:
+        return sum(stats.pending for stats in (await node.bus.stats(names)).values()) >= more
+
+    with pump_process(server) as first, pump_process(server) as second:
+
+        async def both() -> bool:
+            return sum(row.pump for row in await node.bus.nodes()) >= 3  # with ours, which never ticks again
+
+        await until(both, within_s=30)
+        server.clock.set(due)
+        await node.bus.mint("shop.f0", [Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=1)])  # they hear of now
+        await until(lambda: minted(50), within_s=30)
+        first.kill()
+        await until(lambda: minted(1000), within_s=60)
+        assert second.poll() is None
+    for name in names:
+        found = Counter(job.occurrence.recurrence for job in await node.jobs(name) if job.occurrence)
+        assert len(found) == 100
+        assert set(found.values()) == {1}
+    assert sum(row.missed + row.skipped for row in await node.bus.recurrences()) == 0
