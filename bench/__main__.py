@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench import scale
 from bench.flood import flood
 from bench.keeping import growth, memory
 from bench.node import TOKEN, Node, running
@@ -267,10 +268,16 @@ BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
 }
 
 
+BARE: dict[str, Callable[[], Awaitable[str]]] = {bench.__name__: bench for bench in (scale.tick, scale.promote)}
+
+
 async def main(names: Sequence[str]) -> None:
-    if unknown := [name for name in names if name not in BENCHES]:
-        raise SystemExit(f"expected some of {', '.join(BENCHES)}, got {', '.join(unknown)}")
-    for name in names or BENCHES:
+    if unknown := [name for name in names if name not in {*BENCHES, *BARE}]:
+        raise SystemExit(f"expected some of {', '.join([*BENCHES, *BARE])}, got {', '.join(unknown)}")
+    for name in names or [*BENCHES, *BARE]:
+        if name in BARE:
+            print(f"{name:9} {await BARE[name]()}", flush=True)
+            continue
         async with running(deploys=name in {"deploy", "rollback", "schedules"}) as node:
             print(f"{name:9} {await BENCHES[name](node)}", flush=True)
 

@@ -1,0 +1,122 @@
+"""What a million costs: ticks and promotions of one queue, on a server with nothing else to do."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from os import environ
+from pathlib import Path
+
+import msgspec
+
+from echod.bus import Bus
+from echod.model.ids import NodeId
+from echod.model.job import Mint
+from echod.node.embedded import Embedded, find_binary
+
+NIL = msgspec.msgpack.encode(None)
+BULK = 500
+FEW, MANY = 1_000, 1_000_000
+HOUR_MS = 3_600_000
+
+# In a process of its own, so that what is measured is the server and not this loop.
+_PING = """
+import socket, sys, threading, time
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect(sys.argv[1])
+    while not over.is_set():
+        began = time.perf_counter()
+        server.sendall(b"PING\\r\\n")
+        server.recv(64)
+        print((time.perf_counter() - began) * 1000)
+        time.sleep(0.001)
+"""
+
+
+@asynccontextmanager
+async def bare() -> AsyncIterator[tuple[Bus, Path]]:
+    """A server as `dev` embeds it, without a node, and its socket."""
+    with tempfile.TemporaryDirectory(prefix="echod-bench-") as place:
+        server = Embedded(Path(place), find_binary(environ.get("ECHOD_VALKEY_SERVER"), environ))
+        await server.start()
+        try:
+            bus = await Bus.open(server.address)
+            await bus.join(NodeId("NOD00000000001"))
+            yield bus, Path(place) / "valkey.sock"
+            await bus.close()
+        finally:
+            await server.stop()
+
+
+async def scheduled(bus: Bus, queue: str, count: int, at_ms: int) -> None:
+    """Mint `count` jobs that are due at one instant."""
+    for start in range(0, count, BULK):
+        if start % 100_000 == 0:
+            await bus.beat(pump=False)  # ids are made for a minute
+        mints = [Mint(id=bus.new_job_id(), payload=NIL, at_ms=at_ms) for _ in range(min(BULK, count - start))]
+        await bus.mint(queue, mints)
+
+
+async def server_us(bus: Bus) -> float:
+    """CPU that the server's main thread has used so far."""
+    told = (await bus.link.command("INFO", "cpu")).decode()
+    return sum(float(told.split(f"used_cpu_{kind}_main_thread:")[1].split()[0]) * 1e6 for kind in ("user", "sys"))
+
+
+async def tick_us(bus: Bus, queue: str, ticks: int, due: int) -> float:
+    """Server's CPU of a tick, each of which promotes `due` jobs of its own; the median of five rounds."""
+    rounds: list[float] = []
+    for _ in range(5):
+        for _ in range(ticks if due else 0):
+            await scheduled(bus, queue, due, bus.clock.now_ms() + 1)
+        before = await server_us(bus)
+        for _ in range(ticks):
+            await bus.tick(queue)
+        rounds.append((await server_us(bus) - before) / ticks)
+    return statistics.median(rounds)
+
+
+async def tick() -> str:
+    """A tick of a queue with 1,000 and with 1,000,000 scheduled jobs: with nothing due, and with 100 due for each."""
+    async with bare() as (bus, _):
+        told: list[str] = []
+        costs: dict[int, tuple[float, float]] = {}
+        for count in (FEW, MANY):
+            queue = f"bench-{count}"
+            await scheduled(bus, queue, count, bus.clock.now_ms() + HOUR_MS)
+            costs[count] = await tick_us(bus, queue, 200, 0), await tick_us(bus, queue, 20, 100)
+            told.append(f"{costs[count][0]:.0f} and {costs[count][1]:.0f} µs at {count:,}")
+        ratios = [many / few for few, many in zip(costs[FEW], costs[MANY], strict=True)]
+        return f"{'; '.join(told)}: ratio {ratios[0]:.2f} and {ratios[1]:.2f}"
+
+
+async def promote() -> str:
+    """A million jobs due at one instant: how fast they reach their lane, and another client's PING meanwhile."""
+    async with bare() as (bus, path):
+        queue, due_ms = "bench", bus.clock.now_ms() + 120_000
+        await scheduled(bus, queue, MANY, due_ms)
+        while (left_ms := due_ms - bus.clock.now_ms()) > -50:
+            await asyncio.sleep(min(max(left_ms / 1000, 0.01), 10))
+            await bus.beat(pump=False)
+        pings = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _PING, str(path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        began, promoted, answer = time.perf_counter(), 0, await bus.tick(queue)
+        while promoted < MANY:
+            promoted += answer.promoted
+            answer = await bus.tick(queue)
+        took = time.perf_counter() - began
+        out, _ = await pings.communicate(b"")
+        waits = sorted(map(float, out.split()))
+        p99 = waits[int(len(waits) * 0.99)]
+        return (
+            f"{MANY / took:,.0f} jobs/s; PING p50 {statistics.median(waits):.2f}, p99 {p99:.2f}, max {waits[-1]:.2f} ms"
+        )
