@@ -263,7 +263,22 @@ async def settled(bus: Bus, queue: str) -> None:
 BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
     bench.__name__: bench
     for bench in (
-        *(drain, batches, durable, dispatch, late, cron, crash, idle, floods, memory, growth, deploy, rollback, schedules),
+        *(
+            drain,
+            batches,
+            durable,
+            dispatch,
+            late,
+            cron,
+            crash,
+            idle,
+            floods,
+            memory,
+            growth,
+            deploy,
+            rollback,
+            schedules,
+        ),
     )
 }
 
