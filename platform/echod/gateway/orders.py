@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import Meta
@@ -69,7 +69,7 @@ async def enqueue(desk: Desk, request: Request) -> Response:
             raise Problem("bad-header", f"{header}: expected none, as each order says that itself; see /openapi.json")
     value, is_json = body_of(await request.body(), request.headers)
     try:
-        orders = msgspec.convert(value, Orders)
+        orders = msgspec.convert(_with_whole_priorities(value), Orders)
     except msgspec.ValidationError as error:
         raise Problem("invalid-parameter", f"expected a list of orders: {error}") from None
     placed = await _placed(desk, orders, is_json=is_json)
@@ -77,6 +77,16 @@ async def enqueue(desk: Desk, request: Request) -> Response:
     refused = sum("problem" in view for view in views)
     body = {"jobs": views, "minted": len(views) - refused, "refused": refused}
     return answer(body, status=207 if refused else 202)
+
+
+def _with_whole_priorities(value: object) -> object:
+    """A whole float is an integer in JSON Schema, and to the JSON decoder, but not where a value is converted."""
+    for order in cast("list[object]", value) if isinstance(value, list) else ():
+        fields = cast("dict[object, object]", order) if isinstance(order, dict) else {}
+        priority = fields.get("priority")
+        if isinstance(priority, float) and priority.is_integer():
+            fields["priority"] = int(priority)
+    return value
 
 
 async def _placed(desk: Desk, orders: Sequence[OrderShape], *, is_json: bool) -> list[_Placed | Problem]:

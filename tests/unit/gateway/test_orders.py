@@ -33,7 +33,7 @@ async def test_many_orders_are_many_jobs_in_their_order(rig: Rig, packed: bool) 
     orders: list[dict[str, Any]] = [{"function": "hello.any", "payload": {"n": n}} for n in range(300)]
     orders[7] = {"function": "shop.pack", "payload": {"customer": {"id": "acme"}}}
     orders[8] = {"function": "shop.usual"}
-    orders[9] = {"function": "hello.any", "payload": b"\xff" if packed else "x", "lane": "a", "priority": -3}
+    orders[9] = {"function": "hello.any", "payload": b"\xff" if packed else "x", "lane": "a", "priority": -3.0}
     orders[10] = {"function": "hello.any", "delay": "1h"}
     orders[11] = {"function": "hello.any", "delay": 60}
     orders[12] = {"function": "hello.any", "at": "2026-01-01T00:00:00+01:00"}
@@ -111,6 +111,7 @@ async def test_sent_again_each_order_with_a_key_is_answered_with_its_first_job(r
         ([{"function": "hello.any", "lane": 5}], "$[0].lane"),
         ([{"function": "hello.any", "key": ""}], "$[0].key"),
         ([{"function": "hello.any", "priority": 1_000_001}], "$[0].priority"),
+        ([{"function": "hello.any", "priority": 2.5}], "$[0].priority"),
     ],
 )
 async def test_a_body_of_another_form_is_refused_whole(rig: Rig, body: object, said: str) -> None:
