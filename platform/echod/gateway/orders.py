@@ -67,6 +67,8 @@ async def enqueue(desk: Desk, request: Request) -> Response:
     for header in _ELSEWHERE:
         if header in request.headers:
             raise Problem("bad-header", f"{header}: expected none, as each order says that itself; see /openapi.json")
+    if "Echo-Durable" in request.headers:
+        raise Problem("bad-header", "Echo-Durable: expected none for many orders; call those functions one by one")
     value, is_json = body_of(await request.body(), request.headers)
     try:
         orders = msgspec.convert(_with_whole_priorities(value), Orders)

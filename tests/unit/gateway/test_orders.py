@@ -122,7 +122,7 @@ async def test_a_body_of_another_form_is_refused_whole(rig: Rig, body: object, s
 
 
 async def test_what_goes_for_one_job_alone_is_said_in_its_order(rig: Rig) -> None:
-    for header in ("Idempotency_Key", "Echo_Lane", "Echo_Delay"):
+    for header in ("Idempotency_Key", "Echo_Lane", "Echo_Delay", "Echo_Durable"):
         answer = await post(rig, [{"function": "hello.any"}], **{header: "x"})
         assert answer.status_code == 400
         assert header.replace("_", "-") in answer.json()["detail"]
