@@ -71,7 +71,8 @@ async def enqueue(desk: Desk, request: Request) -> Response:
         raise Problem("bad-header", "Echo-Durable: expected none for many orders; call those functions one by one")
     value, is_json = body_of(await request.body(), request.headers)
     try:
-        orders = msgspec.convert(_with_whole_priorities(value), Orders)
+        _make_priorities_whole(value)
+        orders = msgspec.convert(value, Orders)
     except msgspec.ValidationError as error:
         raise Problem("invalid-parameter", f"expected a list of orders: {error}") from None
     placed = await _placed(desk, orders, is_json=is_json)
@@ -81,14 +82,13 @@ async def enqueue(desk: Desk, request: Request) -> Response:
     return answer(body, status=207 if refused else 202)
 
 
-def _with_whole_priorities(value: object) -> object:
+def _make_priorities_whole(value: object) -> None:
     """A whole float is an integer in JSON Schema, and to the JSON decoder, but not where a value is converted."""
     for order in cast("list[object]", value) if isinstance(value, list) else ():
         fields = cast("dict[object, object]", order) if isinstance(order, dict) else {}
         priority = fields.get("priority")
         if isinstance(priority, float) and priority.is_integer():
             fields["priority"] = int(priority)
-    return value
 
 
 async def _placed(desk: Desk, orders: Sequence[OrderShape], *, is_json: bool) -> list[_Placed | Problem]:
