@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from echod import log
 from echod.config import Config
 from echod.errors import BusAway, EchodError
 from echod.node import terminal
 
 if TYPE_CHECKING:
     from echod.gateway.server import Server
-
-_log = log.get("node")
 
 
 class Standby:
@@ -28,7 +25,6 @@ class Standby:
     async def tell(self, trouble: EchodError) -> None:
         """Why the node is not ready. Raises Refused when its port cannot be had."""
         if str(trouble) != str(self._trouble):
-            _log.warning("bus.awaited", error=str(trouble))
             terminal.waiting(str(trouble))
         self._trouble = trouble
         if self._serves and self._server is None:
