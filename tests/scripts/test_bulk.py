@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from doing import bury, claim, claim_one, counted, dead, done, hold, mint, run, 
 from echod.bus import Bus
 from echod.bus.bulk import Filter, Picked
 from echod.bus.rows import pack
+from echod.errors import BusFull
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Dead, Error, Mint, Minted, State, Unique
 from echofn.manifest import Policy
@@ -372,3 +373,28 @@ async def test_of_two_dead_jobs_with_one_key_the_first_is_redriven(bus: Bus) -> 
         await settle(bus, [dead(await claim_one(bus))])
     answer = await bus.redrive("f", ids)
     assert (answer.ids, answer.refused) == ((ids[0],), ((ids[1], ids[0]),))
+
+
+# --- when memory is out ---
+
+
+@pytest.fixture
+def full(server: Server) -> Iterator[Callable[[], object]]:
+    """Take the server's memory away; it has it back afterwards."""
+    yield lambda: server.command("CONFIG", "SET", "maxmemory", "1")
+    server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_what_frees_memory_runs_when_there_is_none_and_the_rest_is_refused(
+    bus: Bus, full: Callable[[], object]
+) -> None:
+    buried = await bury(bus)
+    waiting, moving = await mint(bus, count=2)
+    full()
+    assert await picked(bus, WAITING) == [waiting, moving]
+    assert await bus.drain("f", [waiting]) == (waiting,)
+    with pytest.raises(BusFull):
+        await bus.move("f", [moving], "b")
+    with pytest.raises(BusFull):
+        await bus.redrive("f", [buried])
+    assert await bus.purge("f", [buried, waiting], ["dead", "cancelled"]) == (buried, waiting)
