@@ -130,6 +130,30 @@ def test_dead_jobs_are_redriven(node: Node) -> None:
     assert "dead" in again.stderr
 
 
+def test_many_jobs_are_moved_drained_redriven_and_purged(node: Node) -> None:
+    assert node.cli("pause", "hello.greet").returncode == 0
+    for who in ("Al", "Bo", "Cy"):
+        node.cli("invoke", "hello.greet", "--data", f'{{"name": "{who}"}}')
+    assert node.cli("move", "hello.greet", "--lane", "-", "--to", "later").stdout == "3 jobs moved\n"
+    unasked = node.cli("drain", "hello.greet")
+    assert (unasked.returncode, "Cancel 3 jobs that wait in hello.greet?" in unasked.stderr) == (2, True)
+    screen = Terminal("drain", "hello.greet", "--lane", "later", ECHOD_URL=node.url)
+    screen.read_until("Cancel 3 jobs that wait in hello.greet, lane later? [y/N]")
+    screen.type("y\n")
+    screen.read_until("3 jobs cancelled")
+    assert screen.wait() == 0
+    screen.close()
+    assert node.cli("purge", "hello.greet", "--state", "cancelled", "--yes").stdout == "3 jobs purged\n"
+    job = node.cli("invoke", "hello.boom").stdout.strip()
+    until(lambda: node.job(job)["state"] == "dead")
+    assert job in node.cli("morgue", "--function", "hello.boom").stdout
+    assert "1 job would be" in node.cli("redrive", "--function", "hello.boom", "--cause", "error", "--dry-run").stdout
+    assert node.cli("redrive", "--function", "hello.boom", "--rate", "10/s").stdout == "1 job redriven\n"
+    until(lambda: (record := node.job(job))["state"] == "dead" and record["attempts"] == 2)
+    assert node.cli("purge", "--state", "dead", "--match", "no such text", "--yes").stdout == "0 jobs purged\n"
+    assert node.cli("drain", "hello.gone", "--yes").returncode == 2
+
+
 def test_schedules_are_listed_paused_and_resumed(node: Node) -> None:
     assert "hello.tick/hourly" in node.cli("schedules").stdout
     assert node.cli("pause", "hello.tick/hourly").returncode == 0
