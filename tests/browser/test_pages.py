@@ -237,6 +237,24 @@ async def test_pause_and_resume(rig: Rig, opened: Opener) -> None:
         assert not (await rig.bus.stats(["hello.any"]))["hello.any"].paused
 
 
+async def test_a_schedule_is_backfilled_after_its_instants_were_counted(rig: Rig, opened: Opener) -> None:
+    wanted = {"function": "hello.any", "name": "hourly", "every": "1h"}
+    assert (await rig.http.post("/schedules", json=wanted)).status_code == 201
+    async with opened(base(rig) + "/schedules") as page:
+        await page.get_by_role("button", name="Backfill").click()
+        dialog = page.get_by_role("dialog", name="Backfill hello.any/hourly")
+        await dialog.get_by_label("From, in UTC").fill("2026-01-05T00:00:00")
+        await dialog.get_by_label("To, in UTC").fill("2026-01-05T03:00:00")
+        await dialog.get_by_role("button", name="Backfill").click()
+        await expect(page.get_by_text("4 due times")).to_be_visible()
+        assert (await rig.bus.jobs("hello.any"))[0] == []
+        await dialog.get_by_label("Only count them").uncheck()
+        await dialog.get_by_role("button", name="Backfill").click()
+        await expect(page.get_by_text("4 jobs created, 0 there already")).to_be_visible()
+        await expect(dialog).to_be_hidden()
+    assert len((await rig.bus.jobs("hello.any"))[0]) == 4
+
+
 async def test_a_job_is_followed_from_waiting_to_its_result(rig: Rig, opened: Opener) -> None:
     id = await rig.mint("hello.any", {"a": 1})
     async with opened(f"{base(rig)}/jobs/{id}") as page:

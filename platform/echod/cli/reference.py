@@ -44,7 +44,9 @@ def documents() -> dict[str, str]:
             "[The guide](../guide/calling.md#from-other-programs) has an example.",
             {
                 "echod/client/asynchronous.py": ("AsyncClient", "AsyncJob"),
-                "echod/client/orders.py": ("Options", "ManyOptions", "RepeatOptions", "Record", "Schedule"),
+                "echod/client/orders.py": (
+                    *("Options", "ManyOptions", "RepeatOptions", "RuleOptions", "Record", "Schedule"),
+                ),
             },
         ),
         "command-line.md": _command_line(),

@@ -88,6 +88,7 @@ class Brief(msgspec.Struct):
     occurrence: OccurrenceShape | None
     parent: str | None
     version: str | None
+    waits_for: list[JobText]
 
 
 class RunShape(msgspec.Struct):

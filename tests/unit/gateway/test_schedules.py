@@ -123,6 +123,12 @@ async def test_overlap_and_jitter_are_stored_shown_and_previewed(rig: Rig) -> No
     for due, start in zip(schedule["upcoming"], schedule["starts"], strict=True):
         due_ms, start_ms = (int(datetime.fromisoformat(text).timestamp() * 1000) for text in (due, start))
         assert start_ms == job_due("hello.greet/nightly", CronTrigger("", "", jitter_ms=1_800_000), due_ms)
+    page = (await rig.http.get("/functions/hello.greet", headers={"Accept": "text/html"})).text
+    assert f"its job at {schedule['starts'][0][11:19]} UTC" in page
+    for path in ("/schedules", "/functions/hello.greet"):
+        page = (await rig.http.get(path, headers={"Accept": "text/html"})).text
+        assert "overlap: queue" in page
+        assert "jitter 30m" in page
     plain = await add(rig)
     assert (plain["overlap"], plain["jitter"], plain["next"]) == ("allow", None, made["next"])
 

@@ -24,7 +24,8 @@ marked `+`. Whatever is missing shows as "–"; unknown keys are ignored; a wron
              policy: the manifest's Policy as a dict (retries, backoff, timeout_ms, lane, workers_max, …)
   function   GET /functions/{name}?window=…: F and "metrics", "next", "recent" of §11
              + "windows": {"900": metrics, "3600": metrics, "86400": metrics}
-             + "schedules": [rows of GET /schedules for this function, each + "upcoming": up to five instants]
+             + "schedules": [rows of GET /schedules for this function, each + "upcoming": up to five instants,
+               "starts": of their jobs]
              + "workers": {"count", "busy", "rss_bytes", "cpu_s", "cold_starts"} of this node, null where it runs none
              + "lanes": rows as on the lanes page
   job        GET /jobs/{id}; + "progress": [fraction, note]|null, "cancelling": bool, "retries": int|null (policy)

@@ -124,6 +124,7 @@ class Job(msgspec.Struct, frozen=True):
     lane: str = "-"
     state: str = "pending"
     reason: str | None = None
+    waits_for: tuple[str, ...] = ()  # earlier jobs of its schedule that must end before
     attempts: int = 0
     failures: int = 0
     payload: Json = None

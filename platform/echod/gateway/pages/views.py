@@ -131,14 +131,16 @@ class Due(msgspec.Struct, frozen=True):
     wall: str
     zone: str
     rule: str
+    starts: str | None = None  # when its job starts, where a jitter makes that later
 
 
 def upcoming(page: given.FunctionPage) -> tuple[Due, ...]:
     """The next five due times over all schedules of the function."""
     found = [
-        Due(at, wall(at, one.tz), one.tz, one.rule)
+        Due(at, wall(at, one.tz), one.tz, one.rule, later.get(at))
         for one in page.schedules
         if not one.paused
+        for later in (dict(zip(one.upcoming, one.starts, strict=False)) if one.jitter else {},)
         for at in (one.upcoming or ((one.next,) if one.next else ()))
     ]
     if not found:

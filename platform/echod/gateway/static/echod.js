@@ -745,6 +745,37 @@
     await refresh();
   }
 
+  /** @param {HTMLElement} button */
+  function askBackfill(button) {
+    const dialog = /** @type {HTMLDialogElement | null} */ (one("#backfill")),
+      form = one("[data-backfill-form]"),
+      name = one("[data-backfill-name]");
+    if (!dialog || !form || !name) return;
+    name.textContent = button.dataset.id ?? "";
+    form.dataset.url = button.dataset.backfill ?? "";
+    complain(form, "");
+    dialog.showModal();
+  }
+
+  /**
+   * A job for each past due time of the window; or only how many those are.
+   * @param {HTMLFormElement} form
+   */
+  async function backfill(form) {
+    const input = (/** @type {string} */ part) => /** @type {HTMLInputElement} */ (one(`[data-${part}]`, form));
+    const at = (/** @type {string} */ part) => {
+      const typed = input(part).value; // without its seconds where they are zero
+      return typed && `${typed}${typed.length === 16 ? ":00" : ""}Z`;
+    };
+    const plan = input("plan").checked,
+      to = at("to");
+    const did = await post(form.dataset.url ?? "", JSON.stringify({ from: at("from"), ...(to ? { to } : {}), plan }));
+    toast(plan ? `${did.instants} due times` : `${did.minted} jobs created, ${did.already} there already`);
+    if (plan) return;
+    /** @type {HTMLDialogElement | null} */ (form.closest("dialog"))?.close();
+    await refresh();
+  }
+
   /** @param {SubmitEvent} event */
   function onSubmit(event) {
     const form = /** @type {HTMLFormElement} */ (event.target);
@@ -768,6 +799,9 @@
         const delay = /** @type {HTMLInputElement | null} */ (one("[data-delay]", form))?.value.trim();
         await run(form.dataset.invoke ?? "", payloadOf(form), delay ? { "Echo-Delay": delay } : {});
       });
+    } else if ("backfillForm" in form.dataset) {
+      event.preventDefault();
+      void submit(form, () => backfill(form));
     } else if ("runForm" in form.dataset) {
       event.preventDefault();
       void submit(form, async () => {
@@ -820,11 +854,13 @@
     const runner = hit("[data-run]"),
       copier = hit("[data-copy], [data-copy-part]"),
       tab = hit("[data-tab]"),
-      redriver = hit("[data-redrive-all]");
+      redriver = hit("[data-redrive-all]"),
+      filler = hit("[data-backfill]");
     if (runner) askRun(/** @type {HTMLElement} */ (runner.closest("[data-name]")));
     else if (copier) void copy(copier);
     else if (tab) turnTo(tab);
     else if (redriver) void redriveAll(redriver);
+    else if (filler) askBackfill(filler);
     else if (hit("[data-theme-toggle]")) turnTheme();
     else if (hit("[data-help]")) help();
     else if (target instanceof HTMLDialogElement)
