@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import math
+from typing import Any
+
 import msgspec
 import redis
 
@@ -23,8 +27,24 @@ class Books(msgspec.Struct):
     dead: dict[str, float]
     done: dict[str, float]
     meta: dict[str, str]
+    windows: dict[str, float]
+    settings: dict[str, str]  # of lanes: `<lane>:<letter>`
     index: list[str]
     wake: list[str]
+
+    def of_lanes(self, field: str) -> dict[str, str]:
+        """One field of all lanes."""
+        return {name.removesuffix(field): value for name, value in self.settings.items() if name.endswith(field)}
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return msgspec.msgpack.decode(self.meta.get("limits", "\x80").encode("latin-1"))
+
+    @property
+    def is_capped(self) -> bool:
+        """A limit of the queue stands against a start; a window that is over counts until a tick has seen it."""
+        started = int(self.meta.get("window", "0 0").split()[1])
+        return len(self.active) >= self.limits.get("c", math.inf) or started >= self.limits.get("r", [math.inf])[0]
 
     def state_of(self, id: str) -> str:
         """Where a job is, by its place and not by its row."""
@@ -63,6 +83,8 @@ def open_books(server: Server, queue: str) -> Books:
             dead=scores("dead"),
             done=scores("done"),
             meta={name.decode(): value.decode("latin-1") for name, value in client.hgetall(base + "meta").items()},
+            windows=scores("windows"),
+            settings={name.decode(): value.decode() for name, value in client.hgetall(base + "lanes").items()},
             index=list(scores("jobs")),
             wake=[name.decode() for name in client.lrange("emq:{~}:wake", 0, -1)],
         )
@@ -97,8 +119,21 @@ def audit(server: Server, queue: str) -> Books:
     archived_bytes = sum(int(books.rows[id][b"sz"]) for id in books.done)
     assert int(books.meta.get("ab", 0)) == archived_bytes
     assert books.wake.count(queue) <= 1
-    if books.ring and "paused" not in books.meta:
+    _audit_limits(books)
+    if books.ring and "paused" not in books.meta and not books.is_capped:
         assert "rung" in books.meta, "something to serve, and nobody was told"
     if "rung" not in books.meta:
         assert queue not in books.wake
     return books
+
+
+def _audit_limits(books: Books) -> None:
+    """Each active job is counted once in its lane where lanes are limited; of lanes that are gone nothing is kept."""
+    of_active = [books.rows[id] for id in books.active]
+    counted = collections.Counter(row.get(b"l", b"-").decode() for row in of_active if b"k" in row)
+    assert books.of_lanes(":a") == {lane: str(count) for lane, count in counted.items()}
+    assert all(b"k" not in row for id, row in books.rows.items() if id not in books.active)
+    if {"lc", "lr", "own"} & books.limits.keys() and "judge" not in books.meta:
+        assert all(b"k" in row for row in of_active), "an active job that its lane's limit does not know of"
+    assert books.of_lanes(":v").keys() == books.later.keys() | books.held
+    assert books.of_lanes(":s").keys() == books.windows.keys()

@@ -38,7 +38,7 @@ class BulkRules:
         def twice(self, verb: str, twice: bool, **arguments: Any) -> Any: ...
         def now_ms(self) -> int: ...
         def born_ms(self, id: str) -> int: ...
-        def judged_anew(self, lane: str, before_ms: int) -> None: ...
+        def judged_anew(self, before_ms: int) -> None: ...
 
     def picked(self, states: tuple[State, ...], lane: str | None, limit: int) -> list[JobId]:
         """All that the bus picks, some at a time; the model knows which they are."""
@@ -85,8 +85,7 @@ class BulkRules:
             self.model.move(id, to, before_ms)
         if arrived and self.model.wait_ms:
             self.model.judge(to, before_ms)
-        for lane in (source, to):
-            self.judged_anew(lane, before_ms)
+        self.judged_anew(before_ms)
 
     @rule(
         states=st.lists(st.sampled_from(ENDED), min_size=1, unique=True),

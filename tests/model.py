@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import collections
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from audit import Books
 from echod.bus.keys import escape
@@ -24,6 +27,30 @@ class ModelJob:
     begun: bool = False
     cancelling: bool = False
     since_ms: int = 0  # pending since
+    counted: bool = False  # among its lane's active jobs
+
+
+@dataclass
+class Window:
+    """Starts that a rate counts."""
+
+    ends_ms: int
+    started: int
+
+
+Rate = tuple[int, int]
+
+
+@dataclass
+class Limits:
+    """Of a queue: what code says, or what was set by hand; False there: lifted."""
+
+    concurrency: int | bool | None = None
+    rate: Rate | bool | None = None
+    lane_concurrency: int | bool | None = None
+    lane_rate: Rate | bool | None = None
+    weight: int | None = None
+    weights: dict[str, int] = field(default_factory=dict)  # by lane, code only
 
 
 @dataclass
@@ -34,21 +61,89 @@ class Model:
     batch: int | None = None
     wait_ms: int = 0
     jobs: dict[str, ModelJob] = field(default_factory=dict)
-    weights: dict[str, int] = field(default_factory=dict)
+    coded: Limits = field(default_factory=Limits)
+    hand: Limits = field(default_factory=Limits)
+    weights: dict[str, int] = field(default_factory=dict)  # these four by lane, set by hand
+    concurrencies: dict[str, int | bool] = field(default_factory=dict)
+    rates: dict[str, Rate | bool] = field(default_factory=dict)
     paused_lanes: set[str] = field(default_factory=set)
     paused: bool = False
     seats: dict[str, int] = field(default_factory=dict)  # the virtual time of every lane that has work
+    later: dict[str, int] = field(default_factory=dict)  # lanes that wait for an instant
+    held: set[str] = field(default_factory=set)  # lanes that are paused or have as many active jobs as they may
     picked_at: int = 0  # V
     purged: int = 0
-    gathering: dict[str, int] = field(default_factory=dict)  # lanes with less than a batch, until when; paused ones too
+    window: Window | None = None
+    windows: dict[str, Window] = field(default_factory=dict)
+    seen_ms: int | None = None  # by the last tick under limits of lanes
 
     def pending(self, lane: str) -> list[str]:
         """A lane's jobs in the order in which they are served."""
         found = [(job.priority, id) for id, job in self.jobs.items() if job.state == "pending" and job.lane == lane]
         return [id for _, id in sorted(found)]
 
-    def charge(self, lane: str) -> int:
-        return TURN // self.weights.get(lane, 1)
+    # --- limits ----------------------------------------------------------------------------------------------------
+
+    def limit(self, name: str) -> Any:
+        """What counts of a limit: an operator's word before code's."""
+        by_hand = getattr(self.hand, name)
+        return (getattr(self.coded, name) if by_hand is None else by_hand) or None
+
+    @property
+    def is_limited(self) -> bool:
+        return bool(self.limit("concurrency") or self.limit("rate") or self.of_lanes)
+
+    @property
+    def of_lanes(self) -> bool:
+        return bool(self.limit("lane_concurrency") or self.limit("lane_rate") or self.concurrencies or self.rates)
+
+    def weight(self, lane: str) -> int:
+        if lane in self.weights:
+            return self.weights[lane]
+        if self.hand.weight is None and lane in self.coded.weights:
+            return self.coded.weights[lane]
+        return self.limit("weight") or 1
+
+    def charge(self, lane: str, jobs: int = 1) -> int:
+        return TURN * jobs // self.weight(lane)
+
+    def active(self, lane: str | None = None) -> int:
+        return sum(job.state == "active" and lane in (None, job.lane) for job in self.jobs.values())
+
+    @staticmethod
+    def left(rate: Rate | None, window: Window | None, now_ms: int) -> tuple[float, int | None]:
+        """How many may start under a rate, and when the window that is open ends."""
+        if rate is None:
+            return math.inf, None
+        if window is None or not now_ms < window.ends_ms <= now_ms + rate[1]:
+            return rate[0], None
+        return rate[0] - window.started, window.ends_ms
+
+    @staticmethod
+    def started(rate: Rate | None, window: Window | None, now_ms: int) -> Window | None:
+        """The window after one start more."""
+        if rate is None:
+            return window
+        if window is None or not now_ms < window.ends_ms <= now_ms + rate[1]:
+            return Window(now_ms + rate[1], 1)
+        return Window(window.ends_ms, window.started + 1)
+
+    def concurrency_of(self, lane: str) -> int | None:
+        return self.concurrencies.get(lane, self.limit("lane_concurrency")) or None
+
+    def rate_of(self, lane: str) -> Rate | None:
+        return self.rates.get(lane, self.limit("lane_rate")) or None  # type: ignore[return-value]
+
+    def free(self, lane: str) -> float:
+        """How many more of a lane's jobs may be active."""
+        most = self.concurrency_of(lane)
+        return math.inf if most is None else most - self.active(lane)
+
+    def room(self, now_ms: int) -> float:
+        """How many jobs of the queue may start."""
+        most = self.limit("concurrency")
+        free = math.inf if most is None else most - self.active()
+        return min(free, self.left(self.limit("rate"), self.window, now_ms)[0])
 
     # --- places ----------------------------------------------------------------------------------------------------
 
@@ -63,40 +158,86 @@ class Model:
         job.state, job.due_ms = "pending", None
         if was_empty:
             self.seats[job.lane] = self.picked_at + self.charge(job.lane)
-            self.gather(job.lane, now_ms)
+            self.place(job.lane, now_ms)
         elif self.batch is not None and self.wait_ms and len(self.pending(job.lane)) == self.batch:
             self.judge(job.lane, now_ms)
 
     def leave_lane(self, lane: str, now_ms: int) -> None:
         """After a job left its lane: nothing of an emptied lane remains, and V ends with the last."""
         if not self.pending(lane):
-            self.seats.pop(lane, None)
-            self.gathering.pop(lane, None)
+            self.forget(lane)
         elif self.wait_ms:
             self.judge(lane, now_ms)
         if not self.seats:
             self.picked_at = 0
 
-    def gather(self, lane: str, now_ms: int) -> None:
+    def forget(self, lane: str) -> None:
+        self.seats.pop(lane, None)
+        self.later.pop(lane, None)
+        self.held.discard(lane)
+
+    def vacate(self, id: str, now_ms: int) -> None:
+        """A job leaves `active`: its lane may be served again."""
+        job = self.jobs[id]
+        job.state = "leaving"
+        if job.counted and job.lane in self.held:
+            self.judge(job.lane, now_ms)
+        job.counted = False
+
+    def gathers_until(self, lane: str) -> int | None:
         """A lane with less than a batch waits until its first job has waited."""
-        self.gathering.pop(lane, None)
         waiting = self.pending(lane)
-        until_ms = min(self.jobs[id].since_ms for id in waiting) + self.wait_ms
-        if self.batch is not None and len(waiting) < self.batch and until_ms > now_ms:
-            self.gathering[lane] = until_ms
+        if self.batch is None or len(waiting) >= self.batch or not self.wait_ms:
+            return None
+        return min(self.jobs[id].since_ms for id in waiting) + self.wait_ms
+
+    def instants(self, lane: str) -> list[int]:
+        """When a lane that nobody touches would be judged otherwise."""
+        window, rate = self.windows.get(lane), self.rate_of(lane)
+        opens_ms = window.ends_ms - rate[1] if window and rate else None
+        gathers = self.gathers_until(lane) if self.pending(lane) else None
+        return [each for each in (gathers, opens_ms, window and window.ends_ms) if each is not None]
+
+    def is_at(self, lane: str, books: Books) -> bool:
+        """Whether the bus has a lane where the model has it."""
+        name = escape(lane)
+        return (self.later.get(lane), lane in self.held) == (books.later.get(name), name in books.held)
+
+    def place(self, lane: str, now_ms: int) -> None:
+        """Where a lane belongs."""
+        self.later.pop(lane, None)
+        self.held.discard(lane)
+        if lane in self.paused_lanes or self.free(lane) <= 0:
+            self.held.add(lane)
+            return
+        left, ends_ms = self.left(self.rate_of(lane), self.windows.get(lane), now_ms)
+        waits = [self.gathers_until(lane), ends_ms if left <= 0 else None]
+        until_ms = max((each for each in waits if each is not None), default=0)
+        if until_ms > now_ms:
+            self.later[lane] = until_ms
 
     def judge(self, lane: str, now_ms: int) -> None:
-        """After its settings or its jobs changed."""
+        """After its settings, its jobs or what limits it changed."""
         if lane in self.seats:
             self.seats[lane] = max(self.seats[lane], self.picked_at)
-            self.gather(lane, now_ms)
+            self.place(lane, now_ms)
 
-    def instant_came(self, now_ms: int) -> None:
-        """What gathered until now is served."""
-        for lane in [lane for lane, until_ms in self.gathering.items() if until_ms <= now_ms]:
-            if lane not in self.paused_lanes:
-                del self.gathering[lane]
-                self.seats[lane] = max(self.seats[lane], self.picked_at)
+    def judge_all(self, now_ms: int) -> None:
+        for job in self.jobs.values():
+            job.counted |= job.state == "active" and self.of_lanes
+        for lane in list(self.seats):
+            self.judge(lane, now_ms)
+
+    def ticked(self, now_ms: int) -> None:
+        """What waited until now is judged again; windows that are over are forgotten."""
+        self.windows = {lane: window for lane, window in self.windows.items() if window.ends_ms > now_ms}
+        if self.of_lanes:
+            if self.seen_ms is not None and now_ms < self.seen_ms - 1000:
+                for lane in {*self.later, *self.held, *self.windows}:
+                    self.judge(lane, now_ms)
+            self.seen_ms = now_ms
+        for lane in [lane for lane, until_ms in self.later.items() if until_ms <= now_ms]:
+            self.judge(lane, now_ms)
 
     def end(self, id: str, state: str) -> None:
         self.jobs[id].state = state
@@ -111,23 +252,30 @@ class Model:
     def claim(self, count: int, now_ms: int) -> list[list[str]]:
         """Turn by turn: the lane of the least virtual time serves one job, or one batch, and is charged for each."""
         turns: list[list[str]] = []
-        while len(turns) < count and not self.paused:
-            ready = [lane for lane in self.seats if lane not in self.paused_lanes and lane not in self.gathering]
+        room = self.room(now_ms)
+        while len(turns) < count and room > 0 and not self.paused:
+            ready = [lane for lane in self.seats if lane not in self.later and lane not in self.held]
             if not ready:
                 break
             lane = min(ready, key=lambda name: (self.seats[name], escape(name)))
-            ids = self.pending(lane)[: self.batch or 1]
+            rate = self.rate_of(lane)
+            most = min(self.batch or 1, room, self.free(lane), self.left(rate, self.windows.get(lane), now_ms)[0])
+            ids = self.pending(lane)[: int(most)]
+            room -= len(ids)
             self.picked_at = self.seats[lane]
-            self.seats[lane] += TURN * len(ids) // self.weights.get(lane, 1)
+            self.seats[lane] += self.charge(lane, len(ids))
             for id in ids:
                 job = self.jobs[id]
-                job.state, job.begun = "active", False
+                job.state, job.begun, job.counted = "active", False, self.of_lanes
                 job.attempts += 1
+                self.window = self.started(self.limit("rate"), self.window, now_ms)
+                if window := self.started(rate, self.windows.get(lane), now_ms):
+                    self.windows[lane] = window
             turns.append(ids)
-            if not self.pending(lane):
-                del self.seats[lane]
+            if self.pending(lane):
+                self.place(lane, now_ms)
             else:
-                self.gather(lane, now_ms)
+                self.forget(lane)
         if not self.seats:
             self.picked_at = 0
         return turns
@@ -143,6 +291,7 @@ class Model:
 
     def settle(self, id: str, kind: str, back_ms: int, now_ms: int) -> None:
         job = self.jobs[id]
+        self.vacate(id, now_ms)
         if kind in {"done", "dead", "cancelled"}:
             job.failures += kind == "dead"
             self.end(id, kind)
@@ -158,6 +307,7 @@ class Model:
 
     def lost(self, id: str, back_ms: int, now_ms: int) -> None:
         job = self.jobs[id]
+        self.vacate(id, now_ms)
         if job.cancelling:
             self.end(id, "cancelled")
         elif job.begun:
@@ -222,6 +372,7 @@ class Model:
             self.paused = paused
         elif paused:
             self.paused_lanes.add(lane)
+            self.judge(lane, now_ms)
         else:
             self.paused_lanes.discard(lane)
             self.judge(lane, now_ms)
@@ -229,6 +380,36 @@ class Model:
     def weigh(self, lane: str, weight: int, now_ms: int) -> None:
         self.weights[lane] = weight
         self.judge(lane, now_ms)
+
+    def set_limit(self, name: str, value: Any, now_ms: int) -> None:
+        """By hand, of the queue."""
+        setattr(self.hand, name, value)
+        self.limits_changed(now_ms, is_of_lanes=name.startswith("lane_"))
+
+    def set_lane_limit(self, name: str, lane: str, value: Any, now_ms: int) -> None:
+        """By hand, of a lane."""
+        own = self.concurrencies if name == "concurrency" else self.rates
+        had = lane in self.concurrencies or lane in self.rates
+        if value is None:
+            own.pop(lane, None)
+        else:
+            own[lane] = value
+        if had != (lane in self.concurrencies or lane in self.rates):
+            self.limits_changed(now_ms, is_of_lanes=True)
+        else:
+            self.judge(lane, now_ms)
+
+    def code_says(self, coded: Limits, now_ms: int) -> None:
+        if coded != self.coded:
+            self.coded = coded
+            self.limits_changed(now_ms, is_of_lanes=True)
+
+    def limits_changed(self, now_ms: int, *, is_of_lanes: bool) -> None:
+        is_any = self.is_limited or self.limit("weight") or (self.coded.weights and self.hand.weight is None)
+        if not is_any:
+            self.seen_ms, self.window = None, None
+        if is_of_lanes:
+            self.judge_all(now_ms)
 
     # --- comparing -------------------------------------------------------------------------------------------------
 
@@ -243,10 +424,15 @@ class Model:
 
     def compare(self, books: Books) -> None:
         """Same jobs in the same lanes in the same order, at the same virtual times."""
-        lanes = {escape(lane): self.pending(lane) for lane in self.seats}
-        assert books.lanes == lanes
-        assert books.held == {escape(lane) for lane in self.seats if lane in self.paused_lanes}
-        open_lanes = self.seats.keys() - self.paused_lanes
-        assert books.later == {escape(lane): self.gathering[lane] for lane in open_lanes & self.gathering.keys()}
-        assert books.ring == {escape(lane): self.seats[lane] for lane in open_lanes - self.gathering.keys()}
+        assert books.lanes == {escape(lane): self.pending(lane) for lane in self.seats}
+        assert books.held == {escape(lane) for lane in self.held}
+        assert books.later == {escape(lane): until_ms for lane, until_ms in self.later.items()}
+        ring = self.seats.keys() - self.held - self.later.keys()
+        assert books.ring == {escape(lane): self.seats[lane] for lane in ring}
         assert int(float(books.meta.get("V", 0))) == self.picked_at
+        counted = collections.Counter(escape(job.lane) for job in self.jobs.values() if job.counted)
+        assert books.of_lanes(":a") == {lane: str(count) for lane, count in counted.items()}
+        windows = {escape(lane): f"{window.ends_ms} {window.started}" for lane, window in self.windows.items()}
+        assert books.of_lanes(":s") == windows
+        window = books.meta.get("window")
+        assert window == (self.window and f"{self.window.ends_ms} {self.window.started}")

@@ -9,6 +9,7 @@ its module.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 from echofn.quoting import quoted
 
@@ -140,6 +141,11 @@ if TYPE_CHECKING:
         unique: str | bool | None = None,
         until: Literal["done", "started"] | Duration = "done",
         max_pending: int | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        lane_concurrency: int | None = None,
+        lane_rate: str | None = None,
+        lane_weight: int | Mapping[str, int] = 1,
         batch: int | None = None,
         batch_wait: Duration = "0s",
         memory: str | int = "512MB",
@@ -170,6 +176,11 @@ if TYPE_CHECKING:
         unique: at most one job per value of this path, or per payload (True), for as long as `until` says
         until: "done", "started", or a time from the mint on
         max_pending: callers beyond it get 429
+        concurrency: jobs that run at once, on all nodes together; the others wait
+        rate: how many start in a window that begins with the first of them: "100/s", "5/m"; the others wait
+        lane_concurrency: the same as `concurrency` of each lane; others are served meanwhile
+        lane_rate: the same as `rate` of each lane
+        lane_weight: a lane's share, 1 to 100; or by lane: {"acme": 5}
         batch: a run takes up to so many jobs of one lane, their payloads as a list; it answers None or a list of ends
         batch_wait: how long a lane with fewer jobs than a batch waits for more
         memory: above it an allocation fails with MemoryError
@@ -260,6 +271,11 @@ if TYPE_CHECKING:
         workers: tuple[int, int] = ...,
         priority: int = 0,
         max_pending: int | None = None,
+        concurrency: int | None = None,
+        rate: str | None = None,
+        lane_concurrency: int | None = None,
+        lane_rate: str | None = None,
+        lane_weight: int | Mapping[str, int] = 1,
         batch: int | None = None,
         batch_wait: Duration = "0s",
         memory: str | int = "512MB",

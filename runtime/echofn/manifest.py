@@ -63,6 +63,13 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     until: Literal["done", "started"] | int = "done"
     max_pending: int | None = None
     priority: int = 0
+    concurrency: int | None = (
+        None  # jobs that are active at once, on all nodes together; None: as many as there are hands
+    )
+    rate: str | None = None  # "100/s": at most so many start in a window; units.rate reads it
+    lane_concurrency: int | None = None  # the same of each lane
+    lane_rate: str | None = None
+    lane_weight: int | dict[str, int] = 1  # of lanes without a weight of their own; by lane: of those that are named
     batch: int | None = None  # at most so many payloads of one lane a run, as a list; None: one, as it is
     batch_wait_ms: int = 0  # how long a lane with fewer waits for more
     redact: tuple[str, ...] = ()  # paths into the payload, or into a webhook's request: what nobody is shown

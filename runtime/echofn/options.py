@@ -23,7 +23,7 @@ ONE_ANNOTATIONS_OWN = frozenset({"payload", "env", "enabled"})  # what each of a
 QUEUE = ONE_ANNOTATIONS_OWN | {
     *("name", "lane", "retries", "backoff", "fail_on", "timeout", "workers", "priority", "unique", "until"),
     *("max_pending", "memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets", "redact"),
-    *("per_worker", "batch", "batch_wait"),
+    *("per_worker", "batch", "batch_wait", "concurrency", "rate", "lane_concurrency", "lane_rate", "lane_weight"),
 }
 # No default for all: code, or given by name, or what a handler was written for.
 ONE_FUNCTIONS_OWN = frozenset({"name", "secrets", "fail_on", "batch", "batch_wait"})
@@ -33,7 +33,7 @@ WEBHOOK = (QUEUE | {"verify", "secret"}) - {"payload"}
 LIFESPAN = frozenset({"startup_timeout"})
 KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY, "webhook": WEBHOOK, "lifespan": LIFESPAN}
 LATER = {
-    "queue": frozenset({"lane_weight", "concurrency", "rate", "lane_concurrency", "lane_rate", "isolation"}),
+    "queue": frozenset({"isolation"}),
     "cron": frozenset[str](),
     "every": frozenset[str](),
 }
@@ -100,6 +100,11 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         priority=reading.take("priority", base.priority, values.whole(-1_000_000, 1_000_000)),
         redact=_both(base.redact, reading.take("redact", (), values.redact if is_queue else values.request_paths)),
         per_worker=reading.take("per_worker", base.per_worker, values.whole(1, 1_000)),
+        concurrency=reading.take("concurrency", base.concurrency, values.optional(values.at_once)),
+        rate=reading.take("rate", base.rate, values.optional(values.rate_of)),
+        lane_concurrency=reading.take("lane_concurrency", base.lane_concurrency, values.optional(values.at_once)),
+        lane_rate=reading.take("lane_rate", base.lane_rate, values.optional(values.rate_of)),
+        lane_weight=reading.take("lane_weight", base.lane_weight, values.lane_weight),
         batch=reading.take("batch", None, values.optional(values.whole(1, MAX_BATCH))),
         batch_wait_ms=reading.take("batch_wait", 0, values.wait),
     )

@@ -82,6 +82,12 @@ def rate(value: object) -> tuple[int, int]:
     return int(count_text), period_ms
 
 
+def rate_text(count: int, period_ms: int) -> str:
+    """The shortest spelling of a rate: "100/s", "3/10s". `rate` reads it back."""
+    period = duration_text(period_ms)
+    return f"{count}/{period[1:] if period[0] == '1' and not period[1].isdigit() else period}"
+
+
 def duration_text(value_ms: int) -> str:
     """The shortest spelling of a duration: 90_000 is "90s", 86_400_000 is "1d". `duration_ms` reads it back."""
     for unit in ("w", "d", "h", "m", "s"):

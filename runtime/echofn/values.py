@@ -14,7 +14,7 @@ from echofn.backoff import Backoff
 from echofn.children import instant_ms
 from echofn.frames import MAX_PAYLOAD_BYTES
 from echofn.quoting import quoted
-from echofn.units import duration_ms, size_bytes
+from echofn.units import duration_ms, rate, rate_text, size_bytes
 from echofn.verdicts import Verdict
 
 T = TypeVar("T")
@@ -24,6 +24,8 @@ MIN_TMP_BYTES = 1024 * 1024
 MAX_TMP_BYTES = 1024**4
 MAX_PORTS = 64
 MAX_PATHS = 100
+MAX_JOBS = 1_000_000
+MAX_WEIGHED = 100
 MIN_PERIOD_MS = 100
 BACKOFFS: tuple[Literal["exponential"], Literal["linear"], Literal["fixed"]] = ("exponential", "linear", "fixed")
 _BACKOFF = (
@@ -44,6 +46,10 @@ def whole(least: int, most: int) -> Callable[[Any], int]:
         return value
 
     return read
+
+
+weight = whole(1, 100)
+at_once = whole(1, MAX_JOBS)
 
 
 def optional(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
@@ -138,6 +144,26 @@ def wait(value: Any) -> int:
     if (ms := duration_ms(value)) > MAX_WAIT_MS:
         raise ValueError(f"expected at most 1d, got {quoted(value)}")
     return ms
+
+
+def rate_of(value: Any) -> str:
+    """How many may start in a window, in its shortest spelling."""
+    count, period_ms = rate(value)
+    if count > MAX_JOBS:
+        raise ValueError(f"expected a rate of at most {MAX_JOBS:,} a window, got {value!r:.100}")
+    return rate_text(count, period_ms)
+
+
+def lane_weight(value: Any) -> int | dict[str, int]:
+    """The weight of every lane, or weights by lane; others have 1 then."""
+    if not isinstance(value, Mapping):
+        return weight(value)
+    if len(value) > MAX_WEIGHED or not all(isinstance(name, str) for name in value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        raise ValueError(
+            f'expected up to {MAX_WEIGHED} weights by lane, as in {{"acme": 5}}, got {value!r:.100}; '
+            "`echod set NAME --lane LANE --weight N` sets any number of them"
+        )
+    return {name: weight(each) for name, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
 
 
 def period(value: Any) -> int:

@@ -248,7 +248,8 @@ def test_limits_are_told_in_words() -> None:
                 timeout_ms=90_000,
                 lane="customer",
                 unique=True,
-            )
+            ),
+            given.Limits(concurrency=4, lane_rate="5/m", lane_weight=3, by_hand=("lane_rate", "rate")),
         )
     )
     assert told == {
@@ -258,13 +259,17 @@ def test_limits_are_told_in_words() -> None:
         "Time limit": "1m 30s",
         "Memory": "512 MB",
         "Fair share by": "customer",
+        "At once, on all nodes": "4",
+        "Starts": "no limit, set by hand",
+        "Starts, each share": "5/m at most, set by hand",
+        "Weight of a share": "3",
         "Workers": "0 to one per CPU",
         "Unique by": "the whole payload",
         "Kept in history": "7d",
     }
     assert limits.backoff(Exponential()) == "500 ms, doubling to 10m"
     assert limits.backoff(Linear(10_000, 60_000)) == "10 s more each time, up to 1m"
-    assert "Pause between tries" not in dict(limits.limits(Policy(retries=0)))
+    assert "Pause between tries" not in dict(limits.limits(Policy(retries=0), given.Limits()))
 
 
 def test_a_command_is_quoted_for_a_shell() -> None:

@@ -14,29 +14,39 @@ import os
 from collections.abc import Coroutine
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from audit import audit, open_books
 from bulk_rules import BulkRules
 from echod.bus import Bus
 from echod.bus.clock import StepWatch
-from echod.bus.keys import escape
+from echod.bus.operating import NO_LIMIT
 from echod.bus.rows import hold_row, mint_row, pack, verdict_row
 from echod.errors import BusError
 from echod.model.ids import JobId, NodeId
 from echod.model.job import Cancelled, Dead, Delay, Done, Error, Hold, Mint, Release, Retry, RunRecord
 from echofn.manifest import Constant, Policy
-from model import Model
+from echofn.units import rate_text
+from model import Limits, Model
 from valkey import Server
 
 T = TypeVar("T")
 SOAK = os.environ.get("ECHOD_SOAK") == "1"
 LANES = st.sampled_from(["-", "a", "b", "ü"])
+NAMES = ["concurrency", "rate", "lane_concurrency", "lane_rate"]
 ERROR = Error("E", "m")
 RETRIES, BACKOFF_MS, LEASE_MS = 2, 3000, 10_000
+
+
+def worth(name: str, value: int) -> int | tuple[int, int] | bool | None:
+    """Of what is drawn: nothing, lifted, or a limit."""
+    if value < 2:
+        return None if value == 0 else False
+    return (value - 1, 1500) if name.endswith("rate") else value - 1
 
 
 class BusMachine(BulkRules, RuleBasedStateMachine):
@@ -45,6 +55,7 @@ class BusMachine(BulkRules, RuleBasedStateMachine):
     server: ClassVar[Server]
     batch: ClassVar[int | None] = None
     wait_ms: ClassVar[int] = 0
+    limited: ClassVar[bool] = False
     claims = Bundle("claims")
 
     def __init__(self) -> None:
@@ -62,9 +73,11 @@ class BusMachine(BulkRules, RuleBasedStateMachine):
     async def open(self) -> Bus:
         bus = await Bus.open(self.server.address)
         await bus.join(NodeId("NOD1"))
-        policy = Policy(retries=RETRIES, backoff=Constant(BACKOFF_MS), batch=self.batch, batch_wait_ms=self.wait_ms)
-        await bus.configure("f", policy, 1)
+        await bus.configure("f", self.policy(), 1)
         return bus
+
+    def policy(self) -> Policy:
+        return Policy(retries=RETRIES, backoff=Constant(BACKOFF_MS), batch=self.batch, batch_wait_ms=self.wait_ms)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
@@ -98,13 +111,14 @@ class BusMachine(BulkRules, RuleBasedStateMachine):
             self.model.hold(hold)
         return holds
 
-    def judged_anew(self, lane: str, before_ms: int) -> None:
+    def judged_anew(self, before_ms: int) -> None:
         """A call that answers no instant, while a lane's came: the bus knows on which side of it that was."""
-        until_ms = self.model.gathering.get(lane)
         after_ms = self.now_ms()
-        came = until_ms is not None and before_ms < until_ms <= after_ms
-        if came and escape(lane) not in open_books(self.server, "f").later:
-            self.model.judge(lane, after_ms)
+        books = open_books(self.server, "f")
+        for lane in self.model.seats:
+            came = any(before_ms < instant_ms <= after_ms for instant_ms in self.model.instants(lane))
+            if came and not self.model.is_at(lane, books):
+                self.model.place(lane, after_ms)
 
     @initialize()
     def recurrence(self) -> None:
@@ -229,7 +243,7 @@ class BusMachine(BulkRules, RuleBasedStateMachine):
                 self.model.to_lane(id, answer.now_ms)
             elif job.state == "active" and state != "active":
                 self.model.lost(id, answer.now_ms + BACKOFF_MS, answer.now_ms)
-        self.model.instant_came(answer.now_ms)
+        self.model.ticked(answer.now_ms)
         # Ties in a lane go by id, lanes join in the order in which the script met their jobs: taken over from the bus.
         self.model.take_over_seats(after)
         for due in answer.due:
@@ -259,8 +273,7 @@ class BusMachine(BulkRules, RuleBasedStateMachine):
         id = self.ids[which % len(self.ids)]
         before_ms = self.now_ms()
         assert self.twice("cancel", twice, id=id).decode() == self.model.cancel(id, before_ms)
-        if id in self.model.jobs:
-            self.judged_anew(self.model.jobs[id].lane, before_ms)
+        self.judged_anew(before_ms)
 
     @rule(which=st.integers(0, 99), twice=st.booleans())
     def redrive(self, which: int, twice: bool) -> None:
@@ -279,14 +292,48 @@ class BusMachine(BulkRules, RuleBasedStateMachine):
         work = self.bus.pause("f", lane=lane) if paused else self.bus.resume("f", lane=lane)
         self.do(work)
         self.model.pause(lane, paused, before_ms)
-        self.judged_anew(lane or "-", before_ms)
+        self.judged_anew(before_ms)
 
     @rule(lane=LANES, weight=st.integers(1, 4))
     def weigh(self, lane: str, weight: int) -> None:
         before_ms = self.now_ms()
         self.do(self.bus.weigh("f", lane, weight))
         self.model.weigh(lane, weight, before_ms)
-        self.judged_anew(lane, before_ms)
+        self.judged_anew(before_ms)
+
+    @precondition(lambda self: self.limited)
+    @rule(name=st.sampled_from(NAMES), value=st.integers(0, 4), twice=st.booleans())
+    def limit(self, name: str, value: int, twice: bool) -> None:
+        """By hand, of the queue: back to code's, lifted, or so many."""
+        before_ms = self.now_ms()
+        said = worth(name, value)
+        for _ in range(1 + twice):
+            self.do(self.bus.set("f", {name: NO_LIMIT if said is False else said}))
+        self.model.set_limit(name, said, before_ms)
+        self.judged_anew(before_ms)
+
+    @precondition(lambda self: self.limited)
+    @rule(name=st.sampled_from(["concurrency", "rate"]), lane=LANES, value=st.integers(0, 4), twice=st.booleans())
+    def limit_lane(self, name: str, lane: str, value: int, twice: bool) -> None:
+        before_ms = self.now_ms()
+        said = worth(name, value)
+        for _ in range(1 + twice):
+            self.do(self.bus.set("f", {name: NO_LIMIT if said is False else said}, lane=lane))
+        self.model.set_lane_limit(name, lane, said, before_ms)
+        self.judged_anew(before_ms)
+
+    @precondition(lambda self: self.limited)
+    @rule(names=st.sets(st.sampled_from(NAMES)), value=st.integers(2, 4), weight=st.integers(1, 3))
+    def code_says(self, names: set[str], value: int, weight: int) -> None:
+        """A deploy with other limits."""
+        before_ms = self.now_ms()
+        said = {name: worth(name, value) for name in names}
+        rates = {name: rate_text(*each) for name, each in said.items() if isinstance(each, tuple)}
+        weights = {"b": weight} if weight > 1 else {}
+        policy = msgspec.structs.replace(self.policy(), **(said | rates), lane_weight=weights or 1)  # type: ignore[arg-type]
+        self.do(self.bus.configure("f", policy, 1))
+        self.model.code_says(Limits(**said, weights=weights), before_ms)  # type: ignore[arg-type]
+        self.judged_anew(before_ms)
 
     @rule()
     def beat_of_no_pump(self) -> None:
@@ -318,7 +365,17 @@ class BatchMachine(BusMachine):
     batch, wait_ms = 3, 1250
 
 
-@pytest.mark.parametrize("machine", [BusMachine, BatchMachine])
+class LimitMachine(BusMachine):
+    """The same under limits of queue and lanes, of code's and by hand, that come, change and go while jobs run."""
+
+    limited = True
+
+
+class LimitedBatchMachine(BatchMachine):
+    limited = True
+
+
+@pytest.mark.parametrize("machine", [BusMachine, BatchMachine, LimitMachine, LimitedBatchMachine])
 def test_the_bus_keeps_its_promises_under_any_history(shared_server: Server, machine: type[BusMachine]) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 

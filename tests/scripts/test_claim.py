@@ -93,8 +93,8 @@ async def test_a_claim_sent_again_gets_the_same_jobs(bus: Bus, server: Server) -
     }
     first = await bus.run("claim", "f", **arguments)
     again = await bus.run("claim", "f", **arguments)
-    assert again[:5] == first
-    assert again[5] >= first[0]
+    assert again[:6] == first
+    assert again[6] >= first[0]
     assert len(audit(server, "f").active) == 2
 
 
@@ -112,7 +112,7 @@ async def test_a_claim_that_got_nothing_says_why_when_sent_again(bus: Bus) -> No
     }
     first = await bus.run("claim", "f", **arguments)
     assert first[3] == b"paused"
-    assert (await bus.run("claim", "f", **arguments))[:5] == first
+    assert (await bus.run("claim", "f", **arguments))[:6] == first
 
 
 async def test_a_row_that_was_evicted_ends_in_the_morgue(bus: Bus, server: Server) -> None:

@@ -183,15 +183,14 @@ async def test_lanes_with_work_are_listed_as_people_wrote_them(bus: Bus) -> None
         await mint(bus, count=count, lane=lane)
     await bus.pause("f", lane="held")
     await bus.rest("f", "rests", 60_000)
-    *others, rests = sorted(await bus.lanes("f"), key=lambda row: row.rests_ms is not None)
-    assert sorted(others, key=lambda row: row.lane) == [
-        LaneRow("a", 1, 7),
-        LaneRow("held", 1, paused=True),
-        LaneRow("Ümlaut", 2),
-    ]
-    assert (rests.lane, rests.pending) == ("rests", 3)
-    assert rests.rests_ms is not None
-    assert 59_000 < rests.rests_ms <= 60_000
+    rows = {row.lane: row for row in await bus.lanes("f")}
+    assert rows["a"] == LaneRow("a", 1, 7, by_hand=("weight",))
+    assert rows["Ümlaut"] == LaneRow("Ümlaut", 2)
+    assert rows["held"] == LaneRow("held", 1, place="held", why="paused", by_hand=("paused",))
+    rests = rows["rests"]
+    assert (rests.place, rests.why, rests.pending) == ("later", "rest", 3)
+    assert rests.until_ms is not None
+    assert 59_000 < rests.until_ms <= 60_000
 
 
 async def test_a_version_is_stored_in_pieces_and_switched_to_by_one_write(bus: Bus, server: Server) -> None:

@@ -174,7 +174,7 @@ async def test_a_settle_sent_again_gets_its_reply_and_changes_nothing(bus: Bus, 
     }
     reply = await bus.run("settle", "f", **arguments)
     before = audit(server, "f")
-    assert (await bus.run("settle", "f", **arguments))[:5] == reply
+    assert (await bus.run("settle", "f", **arguments))[:6] == reply
     after = audit(server, "f")
     assert (after.rows, after.active, after.done) == (before.rows, before.active, before.done)
     assert await counted(bus, "done") == 1

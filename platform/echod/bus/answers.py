@@ -21,6 +21,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
     jobs: tuple[Claimed, ...]
     blocked: Blocked | None = None
     retry_in_ms: int | None = None
+    limited: bool = False  # limits are set: take no more than starts at once
 
     @property
     def turns(self) -> int:
@@ -138,6 +139,26 @@ class RecurrenceRow(msgspec.Struct, frozen=True):
         return Standing(self.next_ms, self.last_ms, self.policy, self.gone_ms)
 
 
+class Limits(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    rename={
+        "concurrency": "c", "rate": "r", "lane_concurrency": "lc", "lane_rate": "lr", "lane_weight": "w",
+        "lane_weights": "ws", "own": "own",
+    },
+):  # fmt: skip
+    """What limits a queue, as its scripts read it. Rates are (count, window in ms)."""
+
+    concurrency: int | None = None
+    rate: tuple[int, int] | None = None
+    lane_concurrency: int | None = None
+    lane_rate: tuple[int, int] | None = None
+    lane_weight: int = 1
+    lane_weights: dict[str, int] = {}  # by escaped name
+    own: int = 0  # lanes with limits of their own
+
+
 class QueueStats(msgspec.Struct, frozen=True):
     pending: int
     active: int
@@ -146,6 +167,10 @@ class QueueStats(msgspec.Struct, frozen=True):
     done: int
     paused: bool
     oldest_ms: int | None = None  # since when the longest-waiting pending job waits
+    limits: Limits = Limits()
+    by_hand: tuple[str, ...] = ()  # of the limits: those that an operator set
+    capped: Literal["concurrency", "rate"] | None = None  # by which limit nothing may start now
+    capped_ms: int | None = None  # for how long, where that is known
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
@@ -184,13 +209,22 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class LaneRow(msgspec.Struct, frozen=True):
-    """A lane with work. `rests_ms`: until it is served again, where it rests."""
+    """A lane with work, or (idle) with settings of an operator.
+
+    Limits are those that count for it; what it has active is known where there are any.
+    """
 
     lane: str  # as people write it
     pending: int
     weight: int = 1
-    paused: bool = False
-    rests_ms: int | None = None
+    place: Literal["ring", "later", "held", "idle"] = "ring"
+    why: Literal["paused", "concurrency", "rate", "rest", "batch"] | None = None  # it is not served now
+    until_ms: int | None = None  # how long not, where that is known
+    active: int | None = None
+    concurrency: int | None = None
+    rate: tuple[int, int] | None = None
+    started: int = 0  # in the window that is open
+    by_hand: tuple[str, ...] = ()  # what an operator set: weight, paused, concurrency, rate
 
 
 class NodeRow(msgspec.Struct, frozen=True):

@@ -5,7 +5,9 @@
 | `job:<id>` | hash | the row (fields: lua/include/rows.lua) |
 | `lane:<lane>` | zset | pending ids by priority, ties in mint order |
 | `ring` | zset | serviceable lanes by virtual time |
-| `later`, `held` | zset, set | lanes that wait for an instant; lanes that are paused |
+| `later`, `held` | zset, set | lanes that wait for an instant; lanes that are paused or at their concurrency |
+| `windows` | zset | lanes that have started jobs under a rate → when that window ends |
+| `named` | hash | lanes with settings of an operator → how people write them |
 | `active`, `schedule` | zset | id → lease end; id → due |
 | `repeat`, `repeat:<name>` | zset, hash | recurrence → when the pump looks next; rule, revision, next due, payload |
 | `rules` | set | names of all recurrences, paused ones too |
@@ -14,7 +16,7 @@
 | `unique:<key>` | hash | the owner's id, mode, body hash |
 | `out` | hash | children on their way to other queues |
 | `last:<claimer>` | hash | the last claim or settle of a claimer |
-| `meta`, `lanes` | hash | counts, virtual time, policy; per-lane settings |
+| `meta`, `lanes` | hash | counts, virtual time, policy, limits; per-lane settings, active jobs, starts in a window |
 | `log:<id>` | stream | a job's output |
 | `logged` | zset | the thousand jobs that wrote last → when, by their streams |
 | `m:<minute>`, `h:<hour>` | hash | counters and histograms |
@@ -42,6 +44,8 @@ QUEUE_KEYS = frozenset(
         "ring",
         "later",
         "held",
+        "windows",
+        "named",
         "active",
         "schedule",
         "rules",

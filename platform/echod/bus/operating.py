@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, cast
 
+from echod.bus.answers import Limits
 from echod.bus.core import Core
 from echod.bus.keys import escape
 from echod.bus.rows import pack, utf8
 from echofn.manifest import Policy
+from echofn.units import rate
 
+QUEUE_SETTINGS = ("paused", "weight", "concurrency", "rate", "lane_concurrency", "lane_rate")
+LANE_SETTINGS = ("paused", "weight", "concurrency", "rate", "rest")
+NO_LIMIT: Literal["-"] = "-"
+Setting = bool | int | tuple[int, int] | Literal["-"] | None
 Cancel = Literal["cancelled", "cancelling", "ended", "unknown"]
 
 
@@ -28,29 +35,42 @@ class Operating(Core):
             max_pending="" if policy.max_pending is None else policy.max_pending,
             batch="" if policy.batch is None else policy.batch,
             batch_wait_ms=policy.batch_wait_ms,
+            limits=_coded(policy),
             redact=pack(policy.redact) if policy.redact else "",
         )
         return bool(reply == b"ok")
 
     async def pause(self, queue: str, *, lane: str | None = None) -> None:
         """No claim is served from the queue (or lane) until it is resumed; what runs, runs on."""
-        await self._set(queue, "paused", lane, 1)
+        await self.set(queue, {"paused": True}, lane=lane)
 
     async def resume(self, queue: str, *, lane: str | None = None) -> None:
-        await self._set(queue, "paused", lane, "")
+        await self.set(queue, {"paused": None}, lane=lane)
 
     async def weigh(self, queue: str, lane: str, weight: int) -> None:
         """A lane's share, 1 to 100."""
         if not 1 <= weight <= 100:
             raise ValueError(f"expected a weight from 1 to 100, got {weight}")
-        await self._set(queue, "weight", lane, weight)
+        await self.set(queue, {"weight": weight}, lane=lane)
 
     async def rest(self, queue: str, lane: str, for_ms: int) -> None:
         """A lane is not served for so long; 0 ends its rest."""
-        await self._set(queue, "rest", lane, for_ms if for_ms > 0 else "")
+        await self.set(queue, {"rest": for_ms if for_ms > 0 else None}, lane=lane)
 
-    async def _set(self, queue: str, what: str, lane: str | None, value: int | str) -> None:
-        await self.run("set", queue, what=what, lane="" if lane is None else escape(lane), value=value)
+    async def set(self, queue: str, changes: Mapping[str, Setting], *, lane: str | None = None) -> None:
+        """Set a queue, or a lane of it, by hand: it holds until it is set back with None, whatever code says meanwhile.
+
+        Of both: paused, weight (a queue's: of its lanes without one of their own), concurrency, rate; of a lane: rest;
+        of a queue: lane_concurrency, lane_rate. A rate is (count, window in ms); NO_LIMIT lifts a limit. Raises
+        ValueError for what a queue, or a lane, does not have.
+        """
+        known = LANE_SETTINGS if lane is not None else QUEUE_SETTINGS
+        for what in changes:
+            if what not in known:
+                raise ValueError(f"expected some of {', '.join(known)}, got {what}")
+        flat = [(what, False if value is None else value) for what, value in changes.items()]
+        name, written = ("", b"") if lane is None else (escape(lane), utf8(lane))
+        await self.run("set", queue, lane=name, written=written, changes=pack(flat))
 
     async def cancel(self, queue: str, id: str) -> Cancel:
         """End a job that waits; ask one that runs to stop."""
@@ -59,3 +79,17 @@ class Operating(Core):
     async def ring(self, queue: str) -> None:
         """Hand the bell on: this node popped a queue that it cannot serve."""
         await self.run("ring", queue)
+
+
+def _coded(policy: Policy) -> bytes:
+    """The limits that code sets, as scripts read them; nothing where there are none."""
+    by_lane = policy.lane_weight if isinstance(policy.lane_weight, dict) else {}
+    limits = Limits(
+        concurrency=policy.concurrency,
+        rate=rate(policy.rate) if policy.rate else None,
+        lane_concurrency=policy.lane_concurrency,
+        lane_rate=rate(policy.lane_rate) if policy.lane_rate else None,
+        lane_weight=policy.lane_weight if isinstance(policy.lane_weight, int) else 1,
+        lane_weights={escape(lane): weight for lane, weight in sorted(by_lane.items())},
+    )
+    return b"" if limits == Limits() else pack(limits)

@@ -52,7 +52,7 @@ def _keys() -> str:
 def _verb(name: str) -> str:
     header, _ = scripts.parse(scripts.read(name))
     touched: set[str] = set(header.keys)
-    for include in header.include:
+    for include in scripts.includes_of(header):
         touched |= set(scripts.parse(scripts.read(f"include/{include}"))[0].keys)
     lines = [f"### {name}\n", header.purpose + "\n"]
     if header.argv:

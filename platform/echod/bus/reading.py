@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from echod.bus.answers import LaneRow, Metrics, MinutePoint, QueueStats
+from echod.bus.answers import LaneRow, Limits, Metrics, MinutePoint, QueueStats
 from echod.bus.core import Core
 from echod.bus.keys import escape
 from echod.bus.rows import STATE_LETTERS, job
@@ -22,6 +22,10 @@ _BRIEF = tuple(b"l ln s r d m w a f st e oc pa v z er x pg bh".split())  # as jo
 _COUNTERS = frozenset(
     ("minted", "done", "failed", "retried", "dead", "cancelled", "timeouts", "lost", "missed", "skipped", "refused")
 )
+_limits = msgspec.msgpack.Decoder(Limits)
+_NONE = msgspec.msgpack.encode({})
+_QUEUE_SET = {"c": "concurrency", "r": "rate", "lc": "lane_concurrency", "lr": "lane_rate", "w": "lane_weight"}
+_LANE_SET = {ord("w"): "weight", ord("p"): "paused", ord("c"): "concurrency", ord("r"): "rate"}
 _paths = msgspec.msgpack.Decoder(tuple[str, ...])
 _HISTOGRAMS = {"D": "duration", "W": "wait", "L": "late"}
 Counts = dict[str, int]
@@ -90,9 +94,13 @@ class Reading(Core):
         script = self.scripts["stats"]
         replies = await self.link.scripts([(script, (self.base(each), self.keys.everywhere), []) for each in queues])
         return {
-            queue: QueueStats(pending, active, scheduled, dead, done, bool(paused), oldest)
-            for queue, (pending, active, scheduled, dead, done, paused, oldest) in zip(queues, replies, strict=True)
-        }
+            queue: QueueStats(
+                pending, active, scheduled, dead, done, bool(paused), oldest, _limits.decode(limits or _NONE),
+                _set_by(hand), text_of(capped), capped_ms,
+            )
+            for queue, (pending, active, scheduled, dead, done, paused, oldest, limits, hand, capped, capped_ms)
+            in zip(queues, replies, strict=True)
+        }  # fmt: skip
 
     async def metrics(self, queue: str, window_ms: int) -> Metrics:
         """Counters and histograms of the last `window_ms`: by minutes up to two hours, by hours beyond."""
@@ -132,18 +140,19 @@ class Reading(Core):
         }
 
     async def lanes(self, queue: str, *, limit: int = 200) -> list[LaneRow]:
-        """Lanes with work, the next to be served first, then those that wait; at most `limit` of each kind."""
+        """Lanes with work, the next to be served first, then those that wait, then idle ones that an operator set.
+
+        At most `limit` of each kind.
+        """
         found = await self.run("lanes", queue, limit=limit)
         return [
             LaneRow(
-                (written or key).decode("utf-8", "surrogatepass"),
-                pending,
-                int(weight or 1),
-                paused=seat == b"held",
-                rests_ms=rests_ms,
+                (written or key).decode("utf-8", "surrogatepass"), pending, weight, place.decode(), text_of(why),
+                until_ms, active, concurrency, tuple(rate) if rate else None, started,
+                tuple(_LANE_SET[each] for each in set_by),
             )
-            for key, written, seat, pending, weight, rests_ms in found
-        ]
+            for key, written, place, pending, weight, why, until_ms, active, concurrency, rate, started, set_by in found
+        ]  # fmt: skip
 
     async def server(self) -> dict[str, object]:
         """What the /bus page and `echod doctor` tell: version, memory, persistence, eviction policy, clients."""
@@ -191,6 +200,16 @@ class Reading(Core):
         """How many of this version's scripts the server has, and how many there are; others are loaded when used."""
         shas = [script.sha for script in self.scripts.values()]
         return sum(await self.link.command("SCRIPT", "EXISTS", *shas)), len(shas)
+
+
+def _set_by(hand: bytes | None) -> tuple[str, ...]:
+    """Which limits an operator set, lifted ones too."""
+    return tuple(sorted(_QUEUE_SET[name] for name in msgspec.msgpack.decode(hand))) if hand else ()
+
+
+def text_of(word: bytes | None) -> Any:
+    """A word of a script's, of a closed set."""
+    return word.decode() if word else None
 
 
 def _is_over(name: str, now_ms: int) -> bool:

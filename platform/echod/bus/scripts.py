@@ -89,6 +89,14 @@ def names() -> list[str]:
     return sorted(entry.name[:-4] for entry in folder.iterdir() if entry.name.endswith(".lua"))
 
 
+def includes_of(header: Header) -> tuple[str, ...]:
+    """What a verb includes, and what that includes, each once and after what it stands on."""
+    found: dict[str, None] = {}
+    for name in header.include:
+        found |= dict.fromkeys((*includes_of(parse(read(f"include/{name}"))[0]), name))
+    return tuple(found)
+
+
 def compose(name: str, *, freeing: bool = False, driven: bool = False) -> Script:
     """A verb with its includes, ready to load. `freeing`: under the head that runs when memory is out.
 
@@ -103,7 +111,7 @@ def compose(name: str, *, freeing: bool = False, driven: bool = False) -> Script
         parts.append(f"local {', '.join(header.argv)} = unpack(ARGV)")
     if two_heads:
         parts.append(f"local memory_is_out = {'true' if freeing else 'false'}")
-    parts += [_included(include, driven=driven) for include in header.include]
+    parts += [_included(include, driven=driven) for include in includes_of(header)]
     raw = "\n".join([*parts, body]).encode()
     return Script(name, header.argv, raw, hashlib.sha1(raw).hexdigest().encode())
 

@@ -199,7 +199,7 @@ def _ids(reply: list[bytes]) -> tuple[JobId, ...]:
 
 
 def _answer(reply: list[Any], queue: str) -> SettleAnswer:
-    at_ms, refused, jobs, blocked, retry_in_ms, *rebuilt_ms = reply
+    at_ms, refused, jobs, blocked, retry_in_ms, limited, *rebuilt_ms = reply
     return SettleAnswer(
         _ids(refused),
         ClaimAnswer(
@@ -207,6 +207,7 @@ def _answer(reply: list[Any], queue: str) -> SettleAnswer:
             tuple(claimed(job, queue, at_ms) for job in jobs),
             cast("Blocked", blocked.decode()) if blocked else None,
             retry_in_ms,
+            bool(limited),
         ),
     )
 
@@ -215,5 +216,5 @@ def _merged(earlier: SettleAnswer, later: SettleAnswer) -> SettleAnswer:
     jobs: tuple[Claimed, ...] = earlier.claim.jobs + later.claim.jobs
     return SettleAnswer(
         earlier.refused + later.refused,
-        ClaimAnswer(later.claim.now_ms, jobs, None if jobs else later.claim.blocked, later.claim.retry_in_ms),
+        msgspec.structs.replace(later.claim, jobs=jobs, blocked=None if jobs else later.claim.blocked),
     )

@@ -39,6 +39,8 @@ VERBS = {
     "cron": ("cron", "Print the next instants of a cron rule."),
     "pause": ("schedules", "Pause a function, or one schedule of it."),
     "resume": ("schedules", "Resume a function, or one schedule of it."),
+    "lanes": ("lanes", "List lanes: their shares, limits, and which wait for what."),
+    "set": ("lanes", "Set weight and limits of a function, or of one lane of it."),
     "clock": ("clock", "Drive the clock of an `echod dev --clock`."),
     "sandbox": ("sandbox", "Try the walls here; print each, and what a function opens."),
     "token": ("token", "Make, list and revoke tokens, and one-time login links."),
@@ -58,7 +60,8 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"echod.cli.{VERBS[cmd_name][0]}")
-        return cast("click.Command", getattr(module, cmd_name))
+        found = vars(module)
+        return cast("click.Command", found.get(cmd_name) or found[f"{cmd_name}_"])  # `set` is a builtin's name
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -13,7 +13,7 @@ from echod.gateway import figures
 from echod.gateway.desk import Desk, answer, shown
 from echod.gateway.instants import preview
 from echod.gateway.jobs import number
-from echod.gateway.lanes import lanes_of
+from echod.gateway.lanes import lanes_of, limits_view
 from echod.gateway.listing import listed
 from echod.gateway.overview import NOTHING, Watch, entry
 from echod.gateway.versions import periods
@@ -77,6 +77,7 @@ async def _view(desk: Desk, function: Function, window_s: int) -> View:
         "schedules": [schedule_view(row) | preview(row, now_ms) for row in rows],
         "lanes": lanes,
         "versions": ran,
+        "limits": limits_view(stats.get(name, NOTHING)),
         "workers": _workers(desk.status(), name),
     }
 

@@ -16,7 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from echod.gateway import bulk, clock, orders, shapes, tokens
+from echod.gateway import bulk, clock, lanes, orders, shapes, tokens
 from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
@@ -88,6 +88,7 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("POST", "/functions/{name}/drain"): Shape("Cancel what waits", {200: bulk.Drained}, bulk.WAITING),
     ("POST", "/functions/{name}/move"): Shape("Move a lane to another", {200: bulk.MovedJobs}, _MOVING, needs=_LANES),
     ("POST", "/functions/{name}/purge"): Shape("Delete ended jobs", {200: bulk.Purged}, _SWEEP, needs=_ENDS),
+    ("POST", "/functions/{name}/set"): Shape("Set weight and limits", {200: shapes.SetByHand}, takes=lanes.Change),
     ("GET", "/jobs"): Shape("Jobs, newest first", {200: shapes.Jobs}, {**_LIST, "state": _STATE}),
     ("POST", "/jobs"): Shape("Mint many jobs", {202: shapes.OrdersTaken, 207: shapes.OrdersTaken}, takes=orders.Orders),
     ("GET", "/jobs/{id}"): Shape("A job", {200: shapes.Whole}, _WHERE),
@@ -106,7 +107,7 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ),
     ("POST", "/schedules/{id}/pause"): Shape("Pause a schedule", {200: shapes.SchedulePaused}),
     ("POST", "/schedules/{id}/resume"): Shape("Resume a schedule", {200: shapes.SchedulePaused}),
-    ("GET", "/lanes"): Shape("Lanes", {200: dict[str, Any]}, {"function": _TEXT}),
+    ("GET", "/lanes"): Shape("Lanes", {200: shapes.Lanes}, {"function": _TEXT}),
     ("GET", "/morgue"): Shape("Dead jobs", {200: shapes.Jobs}, _LIST),
     ("POST", "/morgue/redrive"): Shape("Run dead jobs again", {200: bulk.RedrivenJobs}, _REDRIVING),
     ("POST", "/morgue/purge"): Shape("Delete dead jobs", {200: bulk.Purged}, _DEAD),

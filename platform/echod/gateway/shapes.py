@@ -227,6 +227,38 @@ class Paused(msgspec.Struct):
     paused: bool
 
 
+class SetByHand(msgspec.Struct):
+    """`lane` null: of the queue. `set` by name; null: back to what code says."""
+
+    name: str
+    lane: str | None
+    set: dict[str, int | str | None]
+
+
+class LaneShape(msgspec.Struct):
+    """A lane with work, or idle with an operator's settings. `until_ms`: for how long it is not served, where known."""
+
+    function: str
+    lane: str
+    pending: Count
+    active: Count | None
+    weight: Count
+    share: float | None
+    place: Literal["ring", "later", "held", "idle"]
+    why: Literal["paused", "concurrency", "rate", "rest", "batch"] | None
+    paused: bool
+    until_ms: Count | None
+    concurrency: Count | None
+    rate: str | None
+    started: Count | None
+    by_hand: list[str]
+    path: str | None
+
+
+class Lanes(msgspec.Struct):
+    lanes: list[LaneShape]
+
+
 class ScheduleShape(msgspec.Struct):
     """A recurrence."""
 

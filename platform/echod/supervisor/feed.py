@@ -216,6 +216,7 @@ class Feed:
 
         There may be more than we asked for: of an answer lost before.
         """
+        self._runs.limited = answer.limited
         if count:
             self._set_rung(not self.closed and (answer.turns >= count or is_news_newer))
             if answer.retry_in_ms is not None and not answer.jobs:

@@ -32,6 +32,7 @@ class Runs:
         self.crews = Crews(queue, means, self)
         self.verdicts: list[tuple[Lease, Verdict]] = []
         self.pace = slots.Pace()
+        self.limited = False  # the queue has limits, as the bus answered last: jobs in a line would fill them up
         self._queue, self._means = queue, means
         self._on_moved, self._on_released = on_moved, on_released
         self._journal = Journal(queue, means.bus, means.spawn, means.environ)
@@ -45,7 +46,8 @@ class Runs:
         function = pool.function
         policy = function.policy
         most = slots.MOST_JOBS // (policy.batch or 1)
-        return slots.batch_size(self.pace, at_once=function.at_once, ordered=policy.priority != 0, most=most)
+        is_ordered = policy.priority != 0 or self.limited
+        return slots.batch_size(self.pace, at_once=function.at_once, ordered=is_ordered, most=most)
 
     async def shut(self) -> None:
         """After the last worker is gone."""

@@ -112,7 +112,12 @@ async def test_defaults_hold_for_all_that_do_not_say_otherwise(live: Live, write
         ("[defaults]\nenabled = false\n", 2, "[defaults] option 'enabled' is one function's own"),
         ("[defaults]\npayload = 1\n", 2, "[defaults] option 'payload' is one function's own"),
         ("[defaults]\nbackoff = {kind = 'cubic'}\n", 2, "[defaults] backoff=: expected a kind of exponential"),
-        ("[defaults]\nrate = '5/s'\n", 2, "[defaults] option 'rate' is not enforced by this version; remove it"),
+        (
+            "[defaults]\nisolation = 'job'\n",
+            2,
+            "[defaults] option 'isolation' is not enforced by this version; remove it",
+        ),
+        ("[defaults]\nrate = '5 a second'\n", 2, "[defaults] rate=: expected a rate like"),
         ("[defaults]\n[default]\nretries = 1\n", 2, "expected the table [defaults] alone, got 'default'"),
         ("retries = 1\n", 1, "expected the table [defaults] alone, got 'retries'"),
         ("defaults = 1\n", 1, "expected a table [defaults], got 1"),

@@ -1,11 +1,12 @@
 -- Claim up to `want` turns under a lease, lanes in turn, a turn one job or one batch; the same sequence again gets the same.
 -- ARGV    claimer sequence want lease_ms holder popped begun
--- RETURNS [now_ms, [], [job], blocked: empty|paused|capped|full|nil, retry_in_ms|nil, rebuilt_ms|absent]
+-- RETURNS [now_ms, [], [job], blocked: empty|paused|capped|full|nil, retry_in_ms|nil, limited, rebuilt_ms|absent]
 -- FLAGS   allow-oom (second head: after -OOM)
 -- INCLUDE time counters news ring bell close rows serve full last
 -- A job is [id, attempts, holder, failures, payload, lane, due, minted, version, occurrence,
 -- turn: the batch it belongs to, absent in a queue without], nil where default.
 -- `begun` is msgpack: holds [id, attempts, holder] that started since the last call. `popped` is 1 when the bell rang for us.
+-- `limited` is 1 where limits are set: who claims takes no more than it can start at once.
 local again = rebuild(q, claimer, sequence)
 if again then return again end
 mark_begun(q, cmsgpack.unpack(begun))
@@ -13,4 +14,4 @@ local jobs, blocked, retry_in_ms = serve_within_memory(q, tonumber(want), tonumb
 remember(q, claimer, sequence, holder, {}, jobs, blocked, retry_in_ms)
 close(q)
 if popped == '1' then answer_bell(q) end
-return {now, {}, jobs, blocked, retry_in_ms}
+return {now, {}, jobs, blocked, retry_in_ms, is_limited(q)}

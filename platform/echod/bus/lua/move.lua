@@ -24,7 +24,6 @@ for _, id in ipairs(cmsgpack.unpack(ids)) do
   end
 end
 -- Who came may have waited longer than the lane's own first: a lane that gathers is judged anew.
-local _, wait_ms = batch_of(q)
-if arrived and wait_ms > 0 then reseat(q, lane) end
+if arrived and policy_of(q).batch_wait > 0 then reseat(q, lane) end
 close(q)
 return moved

@@ -1,7 +1,7 @@
 -- Settle a batch of claims, each by its verdict, and claim the next `want` turns in the same step.
 -- KEYS    job: active out meta
 -- ARGV    claimer sequence want lease_ms holder popped begun verdicts
--- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked, retry_in_ms, rebuilt_ms|absent]
+-- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked, retry_in_ms, limited, rebuilt_ms|absent]
 -- FLAGS   allow-oom (second head: after -OOM)
 -- INCLUDE time counters news ring bell close rows serve full last trim
 -- `verdicts` is msgpack: [kind, id, attempts, holder, run, started, ended, …]; run is packed, for the page to read:
@@ -95,18 +95,20 @@ end
 
 local function row_of(got)
   return {a = got[2], failures = tonumber(got[4]) or 0, m = got[5], w = got[6], d = got[7], x = got[8], u = got[9],
-    wt = got[10], lb = got[11], p = got[12], l = got[13], pr = got[14]}
+    wt = got[10], lb = got[11], p = got[12], l = got[13], pr = got[14], k = got[15]}
 end
 
 for _, verdict in ipairs(cmsgpack.unpack(verdicts)) do
   local id = verdict[2]
-  local got = redis.call('HMGET', job_key(q, id), 's', 'a', 'h', 'f', 'm', 'w', 'd', 'x', 'u', 'wt', 'lb', 'p', 'l', 'pr')
+  local got = redis.call('HMGET', job_key(q, id), 's', 'a', 'h', 'f', 'm', 'w', 'd', 'x', 'u', 'wt', 'lb', 'p', 'l', 'pr', 'k')
   if got[1] ~= 'a' or tonumber(got[2]) ~= verdict[3] or got[3] ~= verdict[4] then
     refused[#refused + 1] = id
     count('refused')
   else
     left[#left + 1] = id
-    act[verdict[1]](id, row_of(got), verdict)
+    local row = row_of(got)
+    vacate(q, id, row.k, row.l)
+    act[verdict[1]](id, row, verdict)
   end
 end
 if #left > 0 then redis.call('ZREM', q.active, unpack(left)) end
@@ -120,4 +122,4 @@ if tonumber(want) > 0 then jobs, blocked, retry_in_ms = serve_within_memory(q, t
 remember(q, claimer, sequence, holder, refused, jobs, blocked, retry_in_ms)
 close(q)
 if popped == '1' then answer_bell(q) end
-return {now, refused, jobs, blocked, retry_in_ms}
+return {now, refused, jobs, blocked, retry_in_ms, is_limited(q)}

@@ -27,7 +27,8 @@ marked `+`. Whatever is missing shows as "–"; unknown keys are ignored; a wron
              + "schedules": [rows of GET /schedules for this function, each + "upcoming": up to five instants,
                "starts": of their jobs]
              + "workers": {"count", "busy", "rss_bytes", "cpu_s", "cold_starts"} of this node, null where it runs none
-             + "lanes": rows as on the lanes page
+             + "lanes": rows as on the lanes page; "limits": those that count over all nodes, and which of them stands
+             against a start
   job        GET /jobs/{id}; + "progress": [fraction, note]|null, "cancelling": bool, "retries": int|null (policy)
              + "log": [lines as in the stream below] for the first paint (may be left out)
   jobs       GET /jobs: {"jobs", "cursor"}; + "filter": {"function", "state", "lane"} (as asked; null: any)
@@ -35,7 +36,8 @@ marked `+`. Whatever is missing shows as "–"; unknown keys are ignored; a wron
   morgue     GET /morgue: {"jobs": [dead jobs, with error], "cursor"}; the page groups them by function and cause
              + "names": every function's name, for the form
   schedules  GET /schedules: {"schedules": [rows]}
-  lanes      {"lanes": [{"function", "lane", "pending", "active", "weight", "paused", "path"+: the policy's lane path}]}
+  lanes      {"lanes": [{"function", "lane", "pending", "active", "weight", "share", "paused", "why", "until_ms",
+             "concurrency", "rate", "by_hand", "path"+: the policy's lane path}]}
   versions   {"versions": [{"id", "activated", "active": bool, "functions": [name],
              "changes": {"lines": [{"mark": "+"|"~"|"-", "text"}]}|null: of the one before}], "takes_deploys": bool}
   nodes      {"nodes": [{"id", "number", "roles": [text], "host", "pid", "seen", "sandbox", "workers": int|null}]}

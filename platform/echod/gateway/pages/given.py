@@ -83,10 +83,29 @@ class Lane(msgspec.Struct, frozen=True):
     function: str
     lane: str = "-"
     pending: int = 0
-    active: int = 0
+    active: int | None = None
     weight: int = 1
+    share: float | None = None
     paused: bool = False
+    why: str | None = None  # it is not served now: paused, concurrency, rate, rest, batch
+    until_ms: float | None = None
+    concurrency: int | None = None
+    rate: str | None = None
+    by_hand: tuple[str, ...] = ()
     path: str | None = None
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What counts now. `by_hand`: what of it an operator set."""
+
+    concurrency: int | None = None
+    rate: str | None = None
+    lane_concurrency: int | None = None
+    lane_rate: str | None = None
+    lane_weight: int = 1
+    by_hand: tuple[str, ...] = ()
+    capped: str | None = None
+    capped_ms: float | None = None
 
 
 class RunError(msgspec.Struct, frozen=True):
@@ -199,6 +218,7 @@ class FunctionPage(Function, frozen=True, kw_only=True):
     workers: Workers | None = None
     lanes: tuple[Lane, ...] = ()
     versions: tuple[Period, ...] = ()
+    limits: Limits = Limits()
 
 
 class LoadError(msgspec.Struct, frozen=True):

@@ -49,8 +49,8 @@ def exact(ms: float) -> str:
     return span(ms).replace(" 0s", "").replace(" 0m", "").replace(" 0h", "")
 
 
-def limits(policy: Policy) -> list[tuple[str, str]]:
-    """The limits a reader asks for first."""
+def limits(policy: Policy, now: given.Limits) -> list[tuple[str, str]]:
+    """The limits a reader asks for first. `now`: those that count over all nodes, whoever set them."""
     most = policy.workers_max
     lines = (
         ("Tries", f"up to {policy.retries + 1}"),
@@ -59,6 +59,7 @@ def limits(policy: Policy) -> list[tuple[str, str]]:
         ("Time limit", exact(policy.timeout_ms)),
         ("Memory", size(policy.memory_bytes)),
         ("Fair share by", policy.lane),
+        *_fleet(now),
         ("Workers", f"{policy.workers_min} to {'one per CPU' if most is None else most}"),
         ("Most waiting", None if policy.max_pending is None else count(policy.max_pending)),
         (
@@ -68,6 +69,52 @@ def limits(policy: Policy) -> list[tuple[str, str]]:
         ("Kept in history", exact(policy.keep_ms)),
     )
     return [(label, value) for label, value in lines if value]
+
+
+def _fleet(now: given.Limits) -> list[tuple[str, str | None]]:
+    """Limits over all nodes."""
+    found = (
+        ("At once, on all nodes", "concurrency", now.concurrency),
+        ("Starts", "rate", now.rate and f"{now.rate} at most"),
+        ("At once, each share", "lane_concurrency", now.lane_concurrency),
+        ("Starts, each share", "lane_rate", now.lane_rate and f"{now.lane_rate} at most"),
+        ("Weight of a share", "lane_weight", now.lane_weight if now.lane_weight != 1 else None),
+    )
+    return [
+        (label, f"{value or 'no limit'}{', set by hand' if name in now.by_hand else ''}")
+        for label, name, value in found
+        if value or (name in now.by_hand and name != "lane_weight")
+    ]
+
+
+def capped(now: given.Limits) -> str | None:
+    """Why nothing of a function starts now, where a limit stands against it."""
+    match now.capped:
+        case "concurrency":
+            return f"{now.concurrency} run at once, as many as may. The next one starts when one of them has ended."
+        case "rate":
+            left = f" The next one starts in {exact(now.capped_ms)}." if now.capped_ms else ""
+            return f"As many have started as {now.rate} allows.{left}"
+        case _:
+            return None
+
+
+def standing(lane: given.Lane) -> str | None:
+    """Why a fair share gets no turn now, and for how long; None where it does."""
+    left = f", {exact(lane.until_ms)} more" if lane.until_ms else ""
+    match lane.why:
+        case None:
+            return None
+        case "concurrency":
+            return f"{lane.concurrency} at once, as many as may"
+        case "rate":
+            return f"{lane.rate} used up{left}"
+        case "rest":
+            return f"rests{left}"
+        case "batch":
+            return f"gathers a batch{left}"
+        case _:
+            return "paused"
 
 
 def backoff(kind: Backoff) -> str:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from echod.gateway.pages import given, views, words
 from echod.gateway.pages.jsontext import pretty, short
+from echod.gateway.pages.limits import standing
 
 _HERE = Path(__file__).resolve().parent.parent
 STATIC = _HERE / "static"
@@ -69,7 +70,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     spoken = (words.count, words.span, words.rate, words.size, words.clock, words.wall, words.cause, words.plural)
-    filters: dict[str, Any] = {filter.__name__: filter for filter in (*spoken, pretty, short)}
+    filters: dict[str, Any] = {filter.__name__: filter for filter in (*spoken, pretty, short, standing)}
     environment.filters.update(filters, function_href=views.function_href, job_href=views.job_href)
     shared: dict[str, Any] = {
         "asset": _asset,

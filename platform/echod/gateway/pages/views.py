@@ -10,7 +10,7 @@ import msgspec
 from echod.gateway.pages import given
 from echod.gateway.pages.draw import Bars, bars
 from echod.gateway.pages.jsontext import plain
-from echod.gateway.pages.limits import Trigger, exact, limits, triggers
+from echod.gateway.pages.limits import Trigger, capped, exact, limits, triggers
 from echod.gateway.pages.schema import Field, fields, sample
 from echod.gateway.pages.strip import strip
 from echod.gateway.pages.timeline import timeline
@@ -100,7 +100,8 @@ def function(page: given.FunctionPage, now_ms: float) -> View:
         "windows": windows,
         "measured": any(metrics.done or metrics.failed for _, metrics in windows),
         "upcoming": upcoming(page),
-        "policy": limits(page.policy),
+        "policy": limits(page.policy, page.limits),
+        "capped": capped(page.limits),
         "recent": page.recent[:RECENT],
         "fields": form(page),
         "command": command(page),

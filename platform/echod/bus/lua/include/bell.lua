@@ -3,15 +3,24 @@
 -- after a pop clears it, or rings again for what is left.
 -- A node that dies with the news leaves `rung` set and the name missing: beat and tick, which look into the list, ring again.
 -- KEYS ring meta global.wake
+-- INCLUDE limits
 local function ring(q)
   redis.call('HSET', q.meta, 'rung', now)
   redis.call('RPUSH', g.wake, name_of(q))
 end
 
--- Ring if there is something to serve and nobody was told.
+-- Ring if there is something that may be served and nobody was told. Where a rate forbids it the pumps are told, once a
+-- window: the tick at its end rings.
 local function ring_if_serviceable(q)
-  local state = redis.call('HMGET', q.meta, 'rung', 'paused')
-  if not state[1] and not state[2] and redis.call('EXISTS', q.ring) == 1 then ring(q) end
+  local state = redis.call('HMGET', q.meta, 'rung', 'paused', 'told')
+  if state[1] or state[2] or redis.call('EXISTS', q.ring) == 0 then return end
+  local room, ends = queue_room(q)
+  if room > 0 then
+    ring(q)
+  elseif ends and state[3] ~= text(ends) then
+    redis.call('HSET', q.meta, 'told', ends)
+    publish('due', name_of(q), ends - now)
+  end
 end
 
 -- The claim that follows a pop: the name has left the list.

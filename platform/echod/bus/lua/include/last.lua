@@ -15,7 +15,7 @@ local function rebuild(q, claimer, sequence)
   end
   local refused = {}
   for id in string.gmatch(last[2], '%S+') do refused[#refused + 1] = id end
-  return {tonumber(last[5]), refused, jobs, last[6] ~= '' and last[6], tonumber(last[7]) or false, now}
+  return {tonumber(last[5]), refused, jobs, last[6] ~= '' and last[6], tonumber(last[7]) or false, is_limited(q), now}
 end
 
 local function remember(q, claimer, sequence, holder, refused, jobs, blocked, retry_in_ms)

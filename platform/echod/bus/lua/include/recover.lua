@@ -1,5 +1,6 @@
 -- What falls due in a queue: scheduled jobs, lanes that wait for an instant, leases that ended; and when the next one does.
--- KEYS job: schedule later active lanes repeat repeat: meta global.hold
+-- KEYS job: schedule later active lanes repeat repeat: ring meta global.hold
+-- INCLUDE judge
 local UNBEGUN_LIMIT = 10
 local DEFAULT_RETRIES, DEFAULT_LEASE_MS = 3, 15000
 
@@ -13,7 +14,7 @@ local function promote(q, limit)
   local lanes = redis.call('ZRANGEBYSCORE', q.later, '-inf', now, 'LIMIT', 0, limit)
   for _, lane in ipairs(lanes) do
     redis.call('HDEL', q.lanes, lane .. ':u')
-    reseat(q, lane, true)
+    reseat(q, lane)
   end
   return #ids, #ids == limit or #lanes == limit
 end
@@ -33,10 +34,11 @@ end
 
 -- A lease that ended. Begun: charged, cause `lost`. Not begun: back uncharged, but not for ever.
 local function lose(q, id, roll)
-  local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'p', 'u', 'wt', 'lb', 'st', 'w', 'm')
+  local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'p', 'u', 'wt', 'lb', 'st', 'w', 'm', 'k')
   local row = {p = got[9], u = got[10], wt = got[11], lb = got[12]}
   redis.call('ZREM', q.active, id)
   if not got[1] then return end
+  vacate(q, id, got[16], got[5])
   count('lost')
   local begun = got[2] == got[1]
   local history = got[8]
@@ -135,15 +137,19 @@ local function next_event(q, hold_ms, skip_due)
   end
   -- Dues that were answered are the caller's to settle; the next event is the first after them.
   local rule = redis.call('ZRANGE', q['repeat'], skip_due, skip_due, 'WITHSCORES')
-  local at = tonumber(rule[2])
-  if at and (not soonest or at < soonest) then soonest = at end
+  soonest = sooner(soonest, tonumber(rule[2]))
+  if redis.call('EXISTS', q.ring) == 1 then
+    local room, ends = queue_room(q)
+    if room <= 0 and ends then soonest = sooner(soonest, ends) end
+  end
   return soonest and math.max(soonest - now, 0) or false
 end
 
 -- One bounded turn over a queue: promoted, recovered, more, next event in ms (or false).
 local function turn(q, limit, roll, found)
+  local more_judged = keep_limits(q)
   local promoted, more_due = promote(q, limit)
   local recovered, more_lost, hold_ms = recover(q, limit, roll)
   local dues = due_recurrences(q, limit, found)
-  return promoted, recovered, more_due or more_lost or dues == limit, next_event(q, hold_ms, dues)
+  return promoted, recovered, more_due or more_lost or more_judged or dues == limit, next_event(q, hold_ms, dues)
 end

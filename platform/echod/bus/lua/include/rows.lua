@@ -7,7 +7,7 @@
 -- y history, z the last run (packed by the caller) of a job that ended with it, u unique key with its mode, ub the body
 -- it was minted with, rt token of the operator's last call, pa parent, v pinned version, rv version of the last run,
 -- oc occurrence, bh jobs of its recurrence that it waits for, nx the job that waits for it, wt channels of who waits (a line each),
--- pg progress, sz bytes it counts for in the archive, lb log bytes.
+-- pg progress, sz bytes it counts for in the archive, lb log bytes, k counted among its lane's active jobs.
 local HISTORY_LIMIT = 50
 -- Beyond every instant: where a job lies in `schedule` that waits for another to end, and not for a time.
 local NEVER_MS = 9007199254740991

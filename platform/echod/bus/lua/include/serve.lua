@@ -1,9 +1,23 @@
 -- Serving: lanes in turn by virtual time, a turn one job or one batch; the same outcome taken one by one or at once.
--- KEYS job: lane: ring later held active dead meta lanes
-local MOST_JOBS, BATCH_BYTES, ASK_AGAIN_MS = 1000, 8 * 1024 * 1024, 20
+-- KEYS job: lane: ring later held active dead meta lanes windows
+--
+-- Limits count jobs, a batch's too: a claim, a turn, a batch is cut to what may start.
+local MOST_JOBS, BATCH_BYTES = 1000, 8 * 1024 * 1024
+local MOST_ASIDE = 100
 local WANTED = {'p', 'a', 'f', 'l', 'ln', 'd', 'm', 'v', 'oc', 'u'}
 
 local function before(a, b) return a.at < b.at or (a.at == b.at and a.name < b.name) end
+
+-- How many jobs a lane at the ring's head has, and may start.
+local function size_up(q, lane)
+  local limits = lane_limits(q)
+  lane.size = redis.call('ZCARD', lane_key(q, lane.name))
+  lane.most = lane.size
+  if limits then
+    lane.set = lane_set(q, lane.name)
+    lane.most = math.max(math.min(lane.size, (lane_room(limits, lane.set))), 0)
+  end
+end
 
 -- Which lanes serve the next `count` turns: a lane served in them is among the `count` first of the ring, whatever its length.
 local function plan_turns(q, count)
@@ -15,19 +29,19 @@ local function plan_turns(q, count)
     lanes[#lanes + 1], line[#line + 1], asked[#asked + 1] = lane, lane, lane.name .. ':w'
   end
   local weights = redis.call('HMGET', q.lanes, unpack(asked))
-  for i, lane in ipairs(lanes) do lane.charge = charge(weights[i]) end
+  for i, lane in ipairs(lanes) do lane.charge = charge(weight_of(q, lane.name, weights[i])) end
   local turns, head, tail, picked_at = {}, 1, #line, 0
   while #turns < count and head <= tail do
     local lane = line[head]
     head = head + 1
-    picked_at = lane.at
-    lane.size = lane.size or redis.call('ZCARD', lane_key(q, lane.name))
-    if lane.turns < lane.size then
+    if not lane.size then size_up(q, lane) end
+    if lane.turns < lane.most then
+      picked_at = lane.at
       lane.turns = lane.turns + 1
       turns[#turns + 1] = lane
       lane.at = lane.at + lane.charge
     end
-    if lane.turns < lane.size then
+    if lane.turns < lane.most then
       tail = tail + 1
       local seat_at = tail
       while seat_at > head and before(lane, line[seat_at - 1]) do
@@ -40,10 +54,35 @@ local function plan_turns(q, count)
   return turns, lanes, picked_at
 end
 
+-- `count` jobs of a lane start: they are counted, and `set` tells it.
+local function start_in_lane(q, limits, lane, set, count)
+  set[7] = redis.call('HINCRBY', q.lanes, lane .. ':a', count)
+  local rate = lane_rate(limits, set)
+  if not rate then return end
+  local ends, started = window_of(rate, set[8])
+  if not ends then
+    ends = now + rate[2]
+    redis.call('ZADD', q.windows, ends, lane)
+  end
+  set[8] = text(ends) .. ' ' .. (started + count)
+  redis.call('HSET', q.lanes, lane .. ':s', set[8])
+end
+
+-- `count` jobs of the queue start.
+local function start(q, count)
+  local limits = policy_of(q).limits
+  if count == 0 or not limits or not limits.r then return end
+  local ends, started = window_of(limits.r, redis.call('HGET', q.meta, 'window'))
+  redis.call('HSET', q.meta, 'window', text(ends or now + limits.r[2]) .. ' ' .. (started + count))
+end
+
 local function why_blocked(q)
   local later = redis.call('ZRANGE', q.later, 0, 0, 'WITHSCORES')
   -- Where its instant has come no pump has ticked yet: soon, but not in a loop.
   if #later > 0 then return 'capped', math.max(tonumber(later[2]) - now, ASK_AGAIN_MS) end
+  for _, lane in ipairs(redis.call('SRANDMEMBER', q.held, 10)) do
+    if not redis.call('HGET', q.lanes, lane .. ':p') then return 'capped', false end
+  end
   if redis.call('EXISTS', q.held) == 1 then return 'paused', false end
   return 'empty', false
 end
@@ -57,15 +96,20 @@ local function bury_missing(q, id)
 end
 
 -- `turn`: the batch it is claimed in, nil in a queue without. Answers the payload's bytes.
-local function lease_out(q, id, lease_end, holder, jobs, leases, turn)
-  local key = job_key(q, id)
+local function lease_out(q, id, lane, lease_end, holder, jobs, leases, turn)
+  local key, is_counted = job_key(q, id), lane_limits(q)
   local row = redis.call('HMGET', key, unpack(WANTED))
   if not row[1] then
     bury_missing(q, id)
+    if is_counted then uncount(q, lane) end
     return 0
   end
   local attempts = (tonumber(row[2]) or 0) + 1
-  redis.call('HSET', key, 's', 'a', 'a', attempts, 'h', holder)
+  if is_counted then
+    redis.call('HSET', key, 's', 'a', 'a', attempts, 'h', holder, 'k', 1)
+  else
+    redis.call('HSET', key, 's', 'a', 'a', attempts, 'h', holder)
+  end
   free_unique(q, id, row[10], 's')
   leases[#leases + 1] = lease_end
   leases[#leases + 1] = id
@@ -73,12 +117,14 @@ local function lease_out(q, id, lease_end, holder, jobs, leases, turn)
   return #row[1]
 end
 
--- One turn of a lane: a batch of its jobs, as far as their payloads fit into one; how many those were.
-local function take_batch(q, lane, size, lease_end, holder, jobs, leases, turn)
+-- One turn of a lane: a batch of its jobs, as far as their payloads fit into one. They are counted before any is leased out,
+-- or one whose row is gone would be uncounted first.
+local function take_batch(q, lane, set, size, lease_end, holder, jobs, leases, turn)
   local popped = redis.call('ZPOPMIN', lane_key(q, lane), size)
-  local taken, bytes = 0, 0
+  local taken, bytes, limits = 0, 0, lane_limits(q)
   while taken < #popped / 2 and (taken == 0 or bytes < BATCH_BYTES) do
-    bytes = bytes + lease_out(q, popped[taken * 2 + 1], lease_end, holder, jobs, leases, turn)
+    if limits then start_in_lane(q, limits, lane, set, 1) end
+    bytes = bytes + lease_out(q, popped[taken * 2 + 1], lane, lease_end, holder, jobs, leases, turn)
     taken = taken + 1
   end
   for i = taken * 2 + 1, #popped, 2 do redis.call('ZADD', lane_key(q, lane), popped[i + 1], popped[i]) end
@@ -86,26 +132,81 @@ local function take_batch(q, lane, size, lease_end, holder, jobs, leases, turn)
   return taken
 end
 
-local function serve_batches(q, count, size, lease_end, holder)
-  local jobs, leases, turn = {}, {}, 0
-  while turn < count and #jobs < MOST_JOBS do
+local function serve_batches(q, count, size, room, lease_end, holder)
+  local jobs, leases, turn, started, aside, limits = {}, {}, 0, 0, 0, lane_limits(q)
+  while turn < count and #jobs < MOST_JOBS and started < room and aside < MOST_ASIDE do
     local head = redis.call('ZRANGE', q.ring, 0, 0, 'WITHSCORES')
     if #head == 0 then break end
-    turn = turn + 1
     local lane, at = head[1], tonumber(head[2])
-    local taken = take_batch(q, lane, size, lease_end, holder, jobs, leases, turn)
-    local weight = tonumber(redis.call('HGET', q.lanes, lane .. ':w')) or 1
-    redis.call('HSET', q.meta, 'V', at)
-    redis.call('ZREM', q.ring, lane)
-    if redis.call('EXISTS', lane_key(q, lane)) == 1 then
-      seat(q, lane, at + math.floor(taken * TURN / weight), false, gathers_until(q, lane))
+    local set = lane_set(q, lane)
+    local most = math.min(size, room - started)
+    if limits then most = math.min(most, (lane_room(limits, set))) end
+    if most <= 0 then
+      aside = aside + 1
+      reseat(q, lane)
     else
-      reset_if_idle(q)
+      turn = turn + 1
+      local taken = take_batch(q, lane, set, most, lease_end, holder, jobs, leases, turn)
+      started = started + taken
+      redis.call('HSET', q.meta, 'V', at)
+      redis.call('ZREM', q.ring, lane)
+      if redis.call('EXISTS', lane_key(q, lane)) == 1 then
+        seat(q, lane, at + math.floor(taken * TURN / weight_of(q, lane, set[1])), set)
+      else
+        reset_if_idle(q)
+      end
     end
   end
-  if turn == 0 then return {}, why_blocked(q) end
+  start(q, started)
   if #leases > 0 then redis.call('ZADD', q.active, unpack(leases)) end
-  return jobs, false, false
+  return jobs, turn
+end
+
+-- Take the jobs of planned turns out of their lanes; a lane that may start no more, or was found so, leaves the ring.
+local function take_turns(q, turns, lanes, picked_at)
+  local stay, gone, full, limits = {}, {}, {}, lane_limits(q)
+  for _, lane in ipairs(lanes) do
+    if lane.turns > 0 then
+      lane.ids, lane.taken = redis.call('ZPOPMIN', lane_key(q, lane.name), lane.turns), 0
+      if limits then start_in_lane(q, limits, lane.name, lane.set, lane.turns) end
+    end
+    if lane.size == lane.turns then
+      gone[#gone + 1] = lane.name
+    elseif lane.size and lane.turns == lane.most then
+      full[#full + 1] = lane
+    elseif lane.size then
+      stay[#stay + 1] = lane.at
+      stay[#stay + 1] = lane.name
+    end
+  end
+  if #stay > 0 then redis.call('ZADD', q.ring, unpack(stay)) end
+  if #gone > 0 then redis.call('ZREM', q.ring, unpack(gone)) end
+  for _, lane in ipairs(full) do
+    redis.call('ZREM', q.ring, lane.name)
+    seat(q, lane.name, lane.at, lane.set)
+    -- One that was full before: the turns that it was planned for are another's, who may not have been told.
+    if lane.turns == 0 then woken = true end
+  end
+  if #turns > 0 then redis.call('HSET', q.meta, 'V', picked_at) end
+  if #gone > 0 then reset_if_idle(q) end
+  pending_delta = pending_delta - #turns
+  start(q, #turns)
+end
+
+local function serve_singly(q, count, lease_end, holder)
+  local turns, lanes, picked_at, aside = {}, {}, 0, 0
+  repeat
+    turns, lanes, picked_at = plan_turns(q, count)
+    take_turns(q, turns, lanes, picked_at)
+    aside = aside + #lanes
+  until #turns > 0 or #lanes == 0 or aside >= MOST_ASIDE
+  local jobs, leases = {}, {}
+  for _, lane in ipairs(turns) do
+    lane.taken = lane.taken + 1
+    lease_out(q, lane.ids[lane.taken * 2 - 1], lane.name, lease_end, holder, jobs, leases)
+  end
+  if #leases > 0 then redis.call('ZADD', q.active, unpack(leases)) end
+  return jobs, #turns
 end
 
 -- Up to `count` turns under a lease: their jobs, why there are none, and in how many milliseconds to ask again.
@@ -113,34 +214,20 @@ local function serve(q, count, lease_ms, holder)
   local state = redis.call('HMGET', q.meta, 'paused', 'lease')
   if state[1] then return {}, 'paused', false end
   if state[2] ~= text(lease_ms) then redis.call('HSET', q.meta, 'lease', lease_ms) end
-  local batch = batch_of(q)
-  if batch then return serve_batches(q, count, batch, now + lease_ms, holder) end
-  local turns, lanes, picked_at = plan_turns(q, count)
-  if #turns == 0 then return {}, why_blocked(q) end
-  local stay, gone = {}, {}
-  for _, lane in ipairs(lanes) do
-    if lane.size then
-      lane.ids, lane.taken = redis.call('ZPOPMIN', lane_key(q, lane.name), math.max(lane.turns, 1)), 0
-      if lane.turns < lane.size then
-        stay[#stay + 1] = lane.at
-        stay[#stay + 1] = lane.name
-      else
-        gone[#gone + 1] = lane.name
-      end
-    end
+  local room, ends = queue_room(q)
+  if room <= 0 then
+    if redis.call('EXISTS', q.ring) == 0 then return {}, why_blocked(q) end
+    return {}, 'capped', ends and ends - now or false
   end
-  if #stay > 0 then redis.call('ZADD', q.ring, unpack(stay)) end
-  if #gone > 0 then redis.call('ZREM', q.ring, unpack(gone)) end
-  redis.call('HSET', q.meta, 'V', picked_at)
-  if #gone > 0 then reset_if_idle(q) end
-  pending_delta = pending_delta - #turns
-  local jobs, leases = {}, {}
-  for _, lane in ipairs(turns) do
-    lane.taken = lane.taken + 1
-    lease_out(q, lane.ids[lane.taken * 2 - 1], now + lease_ms, holder, jobs, leases)
+  local batch, jobs, turns = policy_of(q).batch, nil, nil
+  if batch then
+    jobs, turns = serve_batches(q, count, batch, room, now + lease_ms, holder)
+  else
+    jobs, turns = serve_singly(q, math.min(count, room), now + lease_ms, holder)
   end
-  if #leases > 0 then redis.call('ZADD', q.active, unpack(leases)) end
-  return jobs, false, false
+  if turns > 0 then return jobs, false, false end
+  if redis.call('EXISTS', q.ring) == 1 then return {}, 'capped', ASK_AGAIN_MS end
+  return {}, why_blocked(q)
 end
 
 -- Jobs whose run was begun are charged when their lease is lost; the others are not. A hold's fourth is when that was, for people:

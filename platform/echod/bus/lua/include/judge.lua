@@ -1,0 +1,83 @@
+-- Limits that changed: what counts is made anew, and lanes are judged by it, a bounded number a call; ticks do the rest.
+-- KEYS active held job: lanes later meta ring windows
+--
+-- `meta.judge` says how far that is, 'set cursor'. First jobs that are active and not counted yet are counted, once each:
+-- until that is whole nothing starts. Then come lanes with an open window, lanes in `later`, lanes in `held`.
+-- `meta.coded` is what code says, `meta.hand` what an operator set: false where a limit of code's is lifted.
+local LANES_JUDGED = 200
+local NEXT_JUDGED = {active = 'windows 0', windows = 'later 0', later = 'held 0'}
+local CLOCK_BACK_MS = 1000
+
+-- One that is active is counted in its lane, where that is not done; a lane that is thereby full leaves the ring.
+local function recount(q, id)
+  local row = redis.call('HMGET', job_key(q, id), 'k', 'l', 'm')
+  local lane = row[2] or '-'
+  if not row[3] then return end
+  if lane_limits(q) and not row[1] then
+    redis.call('HSET', job_key(q, id), 'k', 1)
+    redis.call('HINCRBY', q.lanes, lane .. ':a', 1)
+  end
+  if redis.call('ZSCORE', q.ring, lane) then reseat(q, lane) end
+end
+
+-- Judge on, where something is to be judged; whether something is left.
+local function judge_lanes(q)
+  local policy, done = policy_of(q), 0
+  if not policy.judge then return false end
+  while policy.judge and done < LANES_JUDGED do
+    local set, cursor = string.match(policy.judge, '(%a+) (%d+)')
+    local key = ({active = q.active, windows = q.windows, later = q.later, held = q.held})[set]
+    local scan = redis.call(set == 'held' and 'SSCAN' or 'ZSCAN', key, cursor, 'COUNT', LANES_JUDGED)
+    local step = set == 'held' and 1 or 2
+    for i = 1, #scan[2], step do
+      done = done + 1
+      if set == 'active' then recount(q, scan[2][i]) else reseat(q, scan[2][i]) end
+    end
+    policy.judge = scan[1] ~= '0' and set .. ' ' .. scan[1] or NEXT_JUDGED[set]
+  end
+  if policy.judge then
+    redis.call('HSET', q.meta, 'judge', policy.judge)
+    publish('due', name_of(q), 0)
+  else
+    redis.call('HDEL', q.meta, 'judge')
+  end
+  woken = true
+  return policy.judge
+end
+
+local function judge_from(q, set)
+  policy_of(q).judge = set .. ' 0'
+  redis.call('HSET', q.meta, 'judge', set .. ' 0')
+end
+
+-- What counts now: an operator's word before code's.
+local function apply_limits(q)
+  local meta = redis.call('HMGET', q.meta, 'coded', 'hand', 'own')
+  local limits, hand = meta[1] and cmsgpack.unpack(meta[1]) or {}, meta[2] and cmsgpack.unpack(meta[2]) or {}
+  if hand.w then limits.ws = nil end
+  for name, value in pairs(hand) do limits[name] = value or nil end
+  limits.own = tonumber(meta[3])
+  local is_any = false
+  for _ in pairs(limits) do is_any = true end
+  if is_any then
+    redis.call('HSET', q.meta, 'limits', cmsgpack.pack(limits))
+  else
+    redis.call('HDEL', q.meta, 'limits', 'window', 'seen')
+  end
+  redis.call('HDEL', q.meta, 'told')
+  policies[q.base] = nil
+end
+
+-- Of a tick: windows that are over leave nothing behind; after a step back of the clock lanes are not left where an
+-- instant of before has put them.
+local function keep_limits(q)
+  local over = redis.call('ZRANGEBYSCORE', q.windows, '-inf', now, 'LIMIT', 0, LANES_JUDGED)
+  if #over > 0 then redis.call('ZREM', q.windows, unpack(over)) end
+  for _, lane in ipairs(over) do redis.call('HDEL', q.lanes, lane .. ':s') end
+  if lane_limits(q) then
+    local seen = tonumber(redis.call('HGET', q.meta, 'seen'))
+    if seen and now < seen - CLOCK_BACK_MS then judge_from(q, 'windows') end
+    if not seen or seen ~= now then redis.call('HSET', q.meta, 'seen', now) end
+  end
+  return judge_lanes(q) or #over == LANES_JUDGED
+end

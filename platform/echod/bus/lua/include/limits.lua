@@ -1,0 +1,96 @@
+-- Limits: how many jobs of a queue, or of one of its lanes, may be active, and how many of them may start in a window.
+-- KEYS active lanes meta
+--
+-- `meta.limits` is what counts, absent where nothing is limited: c active jobs, r starts [n, ms], lc and lr the same of
+-- each lane, w the lanes' weight, ws weights by lane, own: how many lanes have limits of their own.
+-- `meta.window` and `<lane>:s` are windows as 'end started'. A window begins with the first start in it. One that would
+-- begin in the future (the clock went back), or that had another length, is over: no step of the clock wedges anything.
+local ASK_AGAIN_MS = 20
+local LANE_FIELDS = {':w', ':p', ':u', ':v', ':c', ':r', ':a', ':s'}
+local policies = {}
+
+-- What of a queue's policy its lanes are served by: batch (nil: none), batch_wait, limits (nil: none), judge.
+local function policy_of(q)
+  local policy = policies[q.base]
+  if not policy then
+    local meta = redis.call('HMGET', q.meta, 'batch', 'batch_wait', 'limits', 'judge')
+    policy = {batch = tonumber(meta[1]), batch_wait = tonumber(meta[2]) or 0, judge = meta[4]}
+    if meta[3] then
+      local limits = cmsgpack.unpack(meta[3])
+      limits.of_lanes = limits.lc or limits.lr or limits.own
+      policy.limits = limits
+    end
+    policies[q.base] = policy
+  end
+  return policy
+end
+
+-- The limits, where there are any of lanes.
+local function lane_limits(q)
+  local limits = policy_of(q).limits
+  return limits and limits.of_lanes and limits
+end
+
+-- Whether more than weights is set: then who claims takes no more than it can start at once.
+local function is_limited(q)
+  local limits = policy_of(q).limits
+  return limits and (limits.c or limits.r or limits.of_lanes) and 1 or 0
+end
+
+local function weight_of(q, lane, own)
+  local limits = policy_of(q).limits
+  return tonumber(own) or limits and (limits.ws and limits.ws[lane] or limits.w) or 1
+end
+
+-- A lane's weight, pause, rest, virtual time; and, where lanes are limited, its own concurrency and rate, active jobs, window.
+local function lane_set(q, lane)
+  local asked = {}
+  for i = 1, lane_limits(q) and #LANE_FIELDS or 4 do asked[i] = lane .. LANE_FIELDS[i] end
+  return redis.call('HMGET', q.lanes, unpack(asked))
+end
+
+-- When the window that is open ends, nil without one, and how many started in it.
+local function window_of(rate, written)
+  local ends, started = string.match(written or '', '(%d+) (%d+)')
+  ends = tonumber(ends)
+  if not ends or ends <= now or ends - now > rate[2] then return nil, 0 end
+  return ends, tonumber(started)
+end
+
+-- A lane's own limits before those of all; '-': none, whatever the others have.
+local function lane_concurrency(limits, set)
+  if set[5] then return tonumber(set[5]) end
+  return limits.lc
+end
+
+local function lane_rate(limits, set)
+  if not set[6] then return limits.lr end
+  local count, period_ms = string.match(set[6], '(%d+) (%d+)')
+  return count and {tonumber(count), tonumber(period_ms)}
+end
+
+-- How many jobs of a lane may start; where none may, until when (nil: until one of its jobs has left `active`).
+local function lane_room(limits, set)
+  local room, most, rate = math.huge, lane_concurrency(limits, set), lane_rate(limits, set)
+  if most then room = most - (tonumber(set[7]) or 0) end
+  if room <= 0 or not rate then return room, nil end
+  local ends, started = window_of(rate, set[8])
+  return math.min(room, rate[1] - started), ends
+end
+
+-- How many jobs of a queue may start; where none may, until when (nil: until one of its jobs has left `active`).
+local function queue_room(q)
+  local policy = policy_of(q)
+  local limits = policy.limits
+  if not limits then return math.huge, nil end
+  -- Lanes' active jobs are being counted: none starts on a count that is not whole.
+  if limits.of_lanes and string.match(policy.judge or '', '^active') then return 0, now + ASK_AGAIN_MS end
+  local room, ends, started = math.huge, nil, nil
+  if limits.c then room = limits.c - redis.call('ZCARD', q.active) end
+  if limits.r then
+    ends, started = window_of(limits.r, redis.call('HGET', q.meta, 'window'))
+    if started < limits.r[1] then ends = nil end
+    room = math.min(room, limits.r[1] - started)
+  end
+  return room, ends
+end
