@@ -132,13 +132,13 @@ class Due(msgspec.Struct, frozen=True):
     wall: str
     zone: str
     rule: str
-    starts: str | None = None  # when its job starts, where a jitter makes that later
+    starts: str | None = None  # where a jitter makes that later: when its job starts, on the same wall
 
 
 def upcoming(page: given.FunctionPage) -> tuple[Due, ...]:
     """The next five due times over all schedules of the function."""
     found = [
-        Due(at, wall(at, one.tz), one.tz, one.rule, later.get(at))
+        Due(at, wall(at, one.tz), one.tz, one.rule, wall(later[at], one.tz).partition(", ")[2] if at in later else None)
         for one in page.schedules
         if not one.paused
         for later in (dict(zip(one.upcoming, one.starts, strict=False)) if one.jitter else {},)
