@@ -21,7 +21,9 @@ _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 class _Nothing:
-    """In the place of the gateway's desk: nothing is open that had to be closed."""
+    """In the place of the gateway's desk: nothing is open that had to be closed, and every request is taken."""
+
+    intake = None
 
     def close(self) -> None: ...
 
