@@ -71,7 +71,7 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Bulk, Versions, Tokens, Read
             unblock=lambda client: self.link.command("CLIENT", "UNBLOCK", client),
             give_back=self._ring_escaped,
         )
-        self._news = News(address, [self.keys.news, self.wait_channel], self._heard)
+        self._news = News(address, [self.keys.news, self.wait_channel], self._heard, lambda: self._emit("hearing"))
         self.on_beat_failed = self._kick
 
     @classmethod
@@ -123,7 +123,7 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Bulk, Versions, Tokens, Read
         """Call back on news; the answer ends it.
 
         switched(version, generation) · due(queue, in_ms) · cancel(queue, id) · queues(queue) · ended(id) · tokens()
-        · clock(now_ms, frozen) · connected() · lost()
+        · clock(now_ms, frozen) · connected() · lost() · hearing(), again after its connection was lost
         """
         self._listeners.setdefault(kind, []).append(callback)
         return lambda: self._listeners[kind].remove(callback)

@@ -31,10 +31,13 @@ class _Ear(Wire):
 class News:
     """Subscribed to its channels for as long as it is open."""
 
-    def __init__(self, address: Address, channels: list[str], heard: Callable[[bytes, bytes], None]) -> None:
+    def __init__(
+        self, address: Address, channels: list[str], heard: Callable[[bytes, bytes], None], again: Callable[[], None]
+    ) -> None:
         self._address = address
         self._channels = channels
         self._heard = heard
+        self._again = again  # called when it hears again: what was said meanwhile is lost
         self._wire: Wire | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -73,3 +76,4 @@ class News:
                 except BusError:
                     await asyncio.sleep(pauses.take())
             pauses.reset()
+            self._again()

@@ -28,7 +28,11 @@ class Waiting:
         self._bus = bus
         self._events: dict[str, set[asyncio.Event]] = {}
         self._closing = False
-        self._forget = [bus.on("ended", self._ended), bus.on("connected", self._look_all)]
+        self._forget = [
+            bus.on("ended", self._ended),
+            bus.on("connected", self._look_all),
+            bus.on("hearing", self._look_all),
+        ]
 
     def __len__(self) -> int:
         return sum(len(events) for events in self._events.values())
