@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench import scale
+from bench import scale, shares
 from bench.flood import flood
 from bench.keeping import growth, memory
 from bench.node import TOKEN, Node, running
@@ -283,7 +283,9 @@ BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
 }
 
 
-BARE: dict[str, Callable[[], Awaitable[str]]] = {bench.__name__: bench for bench in (scale.tick, scale.promote)}
+BARE: dict[str, Callable[[], Awaitable[str]]] = {
+    bench.__name__: bench for bench in (scale.tick, scale.promote, shares.lanes)
+}
 
 
 async def main(names: Sequence[str]) -> None:

@@ -1,0 +1,63 @@
+"""What a claimed job costs the server among ten lanes and among 100,000: free ones, limited ones, ones that wait."""
+
+from __future__ import annotations
+
+import statistics
+
+from bench.scale import BULK, NIL, bare, server_us
+from echod.bus import Bus
+from echod.model.job import Mint
+from echofn.manifest import Policy
+
+FEW, MANY = 10, 100_000
+ROUNDS, CLAIMS, TURNS = 7, 20, 50
+COUNTED = Policy(lane_concurrency=1_000_000, lane_rate="1000000/h")  # counted, and never reached
+FULL = Policy(lane_concurrency=1)
+
+
+async def minted(bus: Bus, queue: str, lanes: int, jobs: int, name: str = "L") -> None:
+    """`jobs` jobs, lane after lane."""
+    for start in range(0, jobs, BULK):
+        if start % 50_000 == 0:
+            await bus.beat(pump=False)  # ids are made for a minute
+        numbers = range(start, min(start + BULK, jobs))
+        await bus.mint(queue, [Mint(id=bus.new_job_id(), payload=NIL, lane=f"{name}{n % lanes}") for n in numbers])
+
+
+async def claimed(bus: Bus, queue: str, claims: int) -> int:
+    """Jobs of so many claims; the feed's next claim would be like them."""
+    return sum([len((await bus.claim(queue, "WRK00000000001", TURNS, 3_600_000)).jobs) for _ in range(claims)])
+
+
+async def lanes() -> str:
+    """Round by round the same claims in each queue, so that what else the machine does hits all of them."""
+    async with bare() as (bus, _):
+        jobs = ROUNDS * CLAIMS * TURNS
+        for limited, policy in (("free", Policy()), ("counted", COUNTED)):
+            for count in (FEW, MANY):
+                await bus.configure(f"{limited}-{count}", policy, 1)
+                await minted(bus, f"{limited}-{count}", count, max(jobs + count, 2 * count))
+        for count in (FEW, MANY):  # each of these lanes has a job that is active, and one that waits for its end
+            queue = f"waiting-{count}"
+            await bus.configure(queue, FULL, 1)
+            await minted(bus, queue, count, 2 * count)
+            await claimed(bus, queue, count // TURNS + 1)
+            await minted(bus, queue, jobs, jobs, "free")
+        costs: dict[str, list[float]] = {}
+        for _ in range(ROUNDS):
+            for kind in ("free", "counted", "waiting"):
+                for count in (FEW, MANY):
+                    queue = f"{kind}-{count}"
+                    before = await server_us(bus)
+                    done = await claimed(bus, queue, CLAIMS)
+                    assert done == CLAIMS * TURNS, f"expected {CLAIMS * TURNS} jobs of {queue}, got {done}"
+                    costs.setdefault(queue, []).append((await server_us(bus) - before) / done)
+        told: list[str] = []
+        for kind, meant in (
+            ("free", "no limit"),
+            ("counted", "limits of lanes"),
+            ("waiting", "beside lanes at their limit"),
+        ):
+            few, many = (statistics.median(costs[f"{kind}-{count}"]) for count in (FEW, MANY))
+            told.append(f"{meant} {few:.1f} and {many:.1f} µs, ratio {many / few:.2f}")
+        return f"a claimed job among {FEW} and {MANY:,} lanes: {'; '.join(told)}"
