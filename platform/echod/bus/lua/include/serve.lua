@@ -10,12 +10,29 @@ local function before(a, b) return a.at < b.at or (a.at == b.at and a.name < b.n
 
 -- How many jobs a lane at the ring's head has, and may start.
 local function size_up(q, lane)
-  local limits = lane_limits(q)
   lane.size = redis.call('ZCARD', lane_key(q, lane.name))
   lane.most = lane.size
-  if limits then
-    lane.set = lane_set(q, lane.name)
-    lane.most = math.max(math.min(lane.size, (lane_room(limits, lane.set))), 0)
+  if lane.set then lane.most = math.max(math.min(lane.size, (lane_room(lane_limits(q), lane.set))), 0) end
+end
+
+-- The charges of lanes in the ring, and what else they are limited by: many in one call, since that is what a lane more costs.
+-- What a lane in the ring has no use for (pause, rest, its own virtual time) is not read.
+local LANES_ASKED = 500
+local function know_lanes(q, lanes)
+  local limits = lane_limits(q)
+  for first = 1, #lanes, LANES_ASKED do
+    local asked, each = {}, limits and 5 or 1
+    for i = first, math.min(first + LANES_ASKED - 1, #lanes) do
+      local name = lanes[i].name
+      asked[#asked + 1] = name .. ':w'
+      for field = 5, limits and 8 or 0 do asked[#asked + 1] = name .. LANE_FIELDS[field] end
+    end
+    local got = redis.call('HMGET', q.lanes, unpack(asked))
+    for at = 1, #asked, each do
+      local lane = lanes[first + (at - 1) / each]
+      lane.charge = charge(weight_of(q, lane.name, got[at]))
+      if limits then lane.set = {got[at], false, false, false, got[at + 1], got[at + 2], got[at + 3], got[at + 4]} end
+    end
   end
 end
 
@@ -23,13 +40,12 @@ end
 local function plan_turns(q, count)
   local ring_head = redis.call('ZRANGE', q.ring, 0, count - 1, 'WITHSCORES')
   if #ring_head == 0 then return {}, {} end
-  local line, lanes, asked = {}, {}, {}
+  local line, lanes = {}, {}
   for i = 1, #ring_head, 2 do
     local lane = {name = ring_head[i], at = tonumber(ring_head[i + 1]), turns = 0}
-    lanes[#lanes + 1], line[#line + 1], asked[#asked + 1] = lane, lane, lane.name .. ':w'
+    lanes[#lanes + 1], line[#line + 1] = lane, lane
   end
-  local weights = redis.call('HMGET', q.lanes, unpack(asked))
-  for i, lane in ipairs(lanes) do lane.charge = charge(weight_of(q, lane.name, weights[i])) end
+  know_lanes(q, lanes)
   local turns, head, tail, picked_at = {}, 1, #line, 0
   while #turns < count and head <= tail do
     local lane = line[head]
@@ -54,18 +70,30 @@ local function plan_turns(q, count)
   return turns, lanes, picked_at
 end
 
--- `count` jobs of a lane start: they are counted, and `set` tells it.
-local function start_in_lane(q, limits, lane, set, count)
-  set[7] = redis.call('HINCRBY', q.lanes, lane .. ':a', count)
+-- `count` jobs of a lane start: `set` tells it, and count_starts writes it.
+local counted, opened = {}, {}
+local function start_in_lane(limits, lane, set, count)
+  set[7] = (tonumber(set[7]) or 0) + count
+  counted[#counted + 1] = lane .. ':a'
+  counted[#counted + 1] = set[7]
   local rate = lane_rate(limits, set)
   if not rate then return end
   local ends, started = window_of(rate, set[8])
   if not ends then
     ends = now + rate[2]
-    redis.call('ZADD', q.windows, ends, lane)
+    opened[#opened + 1] = ends
+    opened[#opened + 1] = lane
   end
   set[8] = text(ends) .. ' ' .. (started + count)
-  redis.call('HSET', q.lanes, lane .. ':s', set[8])
+  counted[#counted + 1] = lane .. ':s'
+  counted[#counted + 1] = set[8]
+end
+
+local function count_starts(q)
+  local some = 2 * LANES_ASKED
+  for i = 1, #counted, some do redis.call('HSET', q.lanes, unpack(counted, i, math.min(i + some - 1, #counted))) end
+  for i = 1, #opened, some do redis.call('ZADD', q.windows, unpack(opened, i, math.min(i + some - 1, #opened))) end
+  counted, opened = {}, {}
 end
 
 -- `count` jobs of the queue start.
@@ -123,7 +151,10 @@ local function take_batch(q, lane, set, size, lease_end, holder, jobs, leases, t
   local popped = redis.call('ZPOPMIN', lane_key(q, lane), size)
   local taken, bytes, limits = 0, 0, lane_limits(q)
   while taken < #popped / 2 and (taken == 0 or bytes < BATCH_BYTES) do
-    if limits then start_in_lane(q, limits, lane, set, 1) end
+    if limits then
+      start_in_lane(limits, lane, set, 1)
+      count_starts(q)
+    end
     bytes = bytes + lease_out(q, popped[taken * 2 + 1], lane, lease_end, holder, jobs, leases, turn)
     taken = taken + 1
   end
@@ -168,7 +199,7 @@ local function take_turns(q, turns, lanes, picked_at)
   for _, lane in ipairs(lanes) do
     if lane.turns > 0 then
       lane.ids, lane.taken = redis.call('ZPOPMIN', lane_key(q, lane.name), lane.turns), 0
-      if limits then start_in_lane(q, limits, lane.name, lane.set, lane.turns) end
+      if limits then start_in_lane(limits, lane.name, lane.set, lane.turns) end
     end
     if lane.size == lane.turns then
       gone[#gone + 1] = lane.name
@@ -179,6 +210,7 @@ local function take_turns(q, turns, lanes, picked_at)
       stay[#stay + 1] = lane.name
     end
   end
+  count_starts(q)
   if #stay > 0 then redis.call('ZADD', q.ring, unpack(stay)) end
   if #gone > 0 then redis.call('ZREM', q.ring, unpack(gone)) end
   for _, lane in ipairs(full) do
