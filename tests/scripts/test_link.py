@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from doing import LEASE_MS, ME, claim, counted, done, mint, settle
 from echod.bus import Bus, address
 from echod.bus.bus import check_kind
 from echod.errors import BusAway, BusReadOnly, BusUnfit
-from echod.model.job import Mint, Minted
+from echod.model.ids import JobId
+from echod.model.job import Mint, Minted, Unique
 from valkey import Server, running
 
 
@@ -28,6 +29,8 @@ class Proxy:
         self.target = str(server.socket)
         self.address = f"unix://{self.path}"
         self.lose_replies_to = b""  # cut the connection instead of passing on the reply to a command that holds this
+        self.lose = b""  # cut the connection instead of passing on what holds this
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None  # what goes on before the cut is noticed
         self.lost = 0
         self.deaf = False
         self._listener: asyncio.Server | None = None
@@ -62,16 +65,24 @@ class Proxy:
 
         async def upward() -> None:
             while data := await reader.read(1 << 20):
+                if self.lose and self.lose in data:
+                    self.lose = b""
+                    if self.meanwhile:
+                        await self.meanwhile()
+                    break
                 if self.lose_replies_to and self.lose_replies_to in data:
                     cut.set()
                 up_writer.write(data)
             up_writer.close()
+            writer.close()
 
         async def downward() -> None:
             while data := await up_reader.read(1 << 20):
                 if cut.is_set():
                     self.lost += 1
                     self.lose_replies_to = b""
+                    if self.meanwhile:
+                        await self.meanwhile()
                     break
                 if not self.deaf:
                     writer.write(data)
@@ -108,6 +119,53 @@ async def test_a_mint_whose_reply_is_lost_is_sent_again_and_makes_one_job(server
     assert audit(server, "f").lanes == {"-": [id]}
     assert await counted(bus, "minted") == 1
     await bus.close()
+
+
+async def test_a_job_that_came_and_went_before_its_mint_was_sent_again_is_not_minted_anew(
+    proxy: Proxy, server: Server
+) -> None:
+    """It cannot be known whether it was minted, unless a key of a fixed time says so: no second job in either case."""
+    ran: list[JobId] = []
+    bus, other = await joined(proxy.address), await joined(server.address, "NOD2")
+
+    async def run_and_purge() -> None:
+        for job in (await other.claim("f", ME, 5)).jobs:
+            ran.append(job.id)
+            await other.settle("f", ME, [done(job)], lease_ms=LEASE_MS)
+        await other.purge("f", ran, ("done",))
+
+    await mint(bus, "warm")
+    proxy.meanwhile, proxy.lose_replies_to = run_and_purge, b"EVALSHA"
+    with pytest.raises(BusAway, match="whether the job was minted"):
+        await bus.mint_outside("f", Mint(id=bus.new_job_id(), payload=b"\xc0"))
+    proxy.lose_replies_to = b"EVALSHA"
+    keyed = Mint(id=bus.new_job_id(), payload=b"\xc0", once=Unique("k", 3_600_000))
+    assert await bus.mint_outside("f", keyed) == Minted(keyed.id)
+    await run_and_purge()
+    assert len(ran) == len(set(ran)) == 2
+    await bus.close()
+    await other.close()
+
+
+async def test_a_child_whose_mint_cannot_be_known_is_swept_again(proxy: Proxy, server: Server) -> None:
+    bus = await joined(proxy.address)
+
+    async def step() -> None:
+        server.clock.advance(11_000)  # a failover to a server ahead, say
+
+    await mint(bus, "warm")
+    child = Mint(id=bus.new_job_id(), payload=b"\xc0", parent=bus.new_job_id())
+    proxy.meanwhile, proxy.lose = step, b"EVALSHA"
+    assert await bus.mint_children("f", [child]) == []
+    assert await bus.mint_children("f", [child]) == [child.id]
+    assert list(audit(server, "f").rows) == [child.id]
+    await bus.close()
+
+
+async def test_a_child_that_no_bus_would_take_stands_in_nobodys_way(bus: Bus) -> None:
+    unfit, fit = (Mint(id=bus.new_job_id(), payload=b"\xc0", at_ms=at_ms) for at_ms in (-5, None))
+    assert await bus.mint_children("f", [unfit, fit]) == [unfit.id, fit.id]
+    assert [job.id for job in (await bus.jobs("f"))[0]] == [fit.id]
 
 
 async def test_a_claim_and_a_settle_whose_replies_are_lost_take_effect_once(server: Server, proxy: Proxy) -> None:

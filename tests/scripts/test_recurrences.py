@@ -222,12 +222,23 @@ async def test_a_paused_rule_is_silent_and_resumes_from_the_instant_given(bus: B
     assert (await bus.tick("f")).due == ()
     assert (await occur(bus, FIRST_MS)).outcome == "stale"
     assert (await row(bus)).paused
-    assert await bus.resume_recurrence("f", "r", FIRST_MS + 9000, skipped=8)
+    assert await bus.resume_recurrence("f", "r", FIRST_MS + 9000, skipped=8) == "ok"
     found = await row(bus)
     assert (found.paused, found.next_ms, found.skipped) == (False, FIRST_MS + 9000, 8)
     assert await counted(bus, "skipped") == 8
-    assert await bus.resume_recurrence("f", "r", FIRST_MS + 1, skipped=1)  # sent again: nothing more
+    assert await bus.resume_recurrence("f", "r", FIRST_MS + 1, skipped=1) == "ok"  # sent again: nothing more
     assert (await row(bus)).next_ms == FIRST_MS + 9000
+
+
+async def test_a_resume_computed_by_a_rule_that_was_changed_writes_nothing(bus: Bus) -> None:
+    await write(bus)
+    await bus.pause_recurrence("f", "r")
+    before = await row(bus)
+    assert before.due_ms == FIRST_MS
+    await write(bus, rule="another", next_ms=FIRST_MS + 3_600_000)
+    said = await bus.resume_recurrence("f", "r", FIRST_MS, skipped=3, revision=before.revision)
+    found = await row(bus)
+    assert (said, found.paused, found.skipped, found.due_ms) == ("stale", True, 0, FIRST_MS + 3_600_000)
 
 
 async def test_a_rule_changed_while_paused_stays_paused(bus: Bus) -> None:

@@ -123,6 +123,7 @@ class RecurrenceRow(msgspec.Struct, frozen=True):
     policy: bytes = b""  # msgpack of the trigger
     error: str = ""
     is_own: bool = False  # registered at run time: of no version's code
+    due_ms: int | None = None  # the due that has no outcome yet, of a paused or parked one too
     gone_ms: int | None = None  # the switch to a version without it; kept for when one has it again
 
     @property

@@ -146,7 +146,11 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Bulk, Versions, Tokens, Read
                     raise KeyConflict(f"{text}; it names {said.id}", said.id)
                 case Full():
                     raise QueueFull(f"{queue} has {said.pending} jobs waiting, its max_pending; try again later")
-                case Taken() | Stale():
+                case Stale():
+                    raise BusAway(
+                        "it cannot be known any more whether the job was minted; look for it, or send it again"
+                    )
+                case Taken():
                     mint = msgspec.structs.replace(mint, id=self.new_job_id())
                 case _:
                     assert_never(said)

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from echod import log
 from echod.bus.core import Core
 from echod.bus.durable import Durable
 from echod.bus.rows import mint_row, pack, utf8
 from echod.bus.wire import Argument
+from echod.errors import Refused
 from echod.model.ids import JobId
 from echod.model.job import Conflict, Full, Mint, MintAnswer, Minted, Stale, Taken
 
@@ -21,6 +23,9 @@ class _Batch:
     def __init__(self) -> None:
         self.mints: list[Mint] = []
         self.answers: asyncio.Future[list[MintAnswer]] = asyncio.get_running_loop().create_future()
+
+
+_log = log.get("bus")
 
 
 class Minting(Core):
@@ -53,6 +58,25 @@ class Minting(Core):
         batch.mints.extend(mints)
         answers = await asyncio.shield(batch.answers)
         return answers[start : start + len(mints)]
+
+    async def mint_children(self, queue: str, mints: Sequence[Mint]) -> list[JobId]:
+        """Mint children of runs that have settled; the ids of those that may leave `out`.
+
+        Not among them are children of which it cannot be known whether they were minted: they are swept again, since
+        one that runs twice is within what is promised, and one that is lost is not. One that no bus would take, whoever
+        put it there, leaves with an error in the log: waiting would not make it better. Raises BusError.
+        """
+        try:
+            answers = await self.mint(queue, mints)
+        except Refused as error:
+            if len(mints) > 1:  # not all of them; each by itself
+                return [id for mint in mints for id in await self.mint_children(queue, [mint])]
+            _log.error("child.unfit", queue=queue, job=mints[0].id, parent=mints[0].parent, error=str(error))
+            return [mints[0].id]
+        for mint, answer in zip(mints, answers, strict=True):
+            if not isinstance(answer, Minted):
+                _log.warning("child.refused", queue=queue, job=mint.id, answer=type(answer).__name__)
+        return [mint.id for mint, answer in zip(mints, answers, strict=True) if not isinstance(answer, Stale)]
 
     def _flush(self, key: tuple[str, bool, bool]) -> None:
         task = asyncio.create_task(self._send_batch(*key, self._batches.pop(key)))

@@ -145,14 +145,17 @@ class Timing(Core):
 
     async def park_recurrence(self, queue: str, name: str, revision: int, error: str) -> bool:
         """A rule that cannot compute its next: looked at again in a minute, its error on the page."""
-        return await self._state(queue, name, "park", revision=revision, error=error)
+        return await self._state(queue, name, "park", revision=revision, error=error) == "ok"
 
     async def pause_recurrence(self, queue: str, name: str) -> bool:
-        return await self._state(queue, name, "pause")
+        return await self._state(queue, name, "pause") == "ok"
 
-    async def resume_recurrence(self, queue: str, name: str, next_ms: int | None, *, skipped: int = 0) -> bool:
-        """On from `next_ms`; `skipped` instants fell into the pause."""
-        return await self._state(queue, name, "resume", next_ms=next_ms, skipped=skipped)
+    async def resume_recurrence(
+        self, queue: str, name: str, next_ms: int | None, *, skipped: int = 0, revision: int = 0
+    ) -> Literal["ok", "unknown", "stale"]:
+        """On from `next_ms`; `skipped` instants fell into the pause. "stale": its rule is not of the `revision`
+        (0: any) that both were computed by."""
+        return await self._state(queue, name, "resume", next_ms=next_ms, skipped=skipped, revision=revision)
 
     async def _state(
         self,
@@ -164,7 +167,7 @@ class Timing(Core):
         error: str = "",
         next_ms: int | None = None,
         skipped: int = 0,
-    ) -> bool:
+    ) -> Literal["ok", "unknown", "stale"]:
         reply = await self.run(
             "recurrence",
             queue,
@@ -175,7 +178,7 @@ class Timing(Core):
             next_ms="" if next_ms is None else next_ms,
             skipped=skipped,
         )
-        return bool(reply == b"ok")
+        return cast('Literal["ok", "unknown", "stale"]', reply.decode())
 
     async def run_now(self, queue: str, name: str, job: JobId, *, lane: str = NO_LANE) -> Minted | None:
         """Mint a recurrence's job by hand; its due does not move. None: no such recurrence."""
@@ -243,6 +246,7 @@ def _recurrence(queue: str, name: bytes, flat: list[bytes]) -> RecurrenceRow:
         generation=number(b"gen") or 0,
         next_ms=None if values["paused"] or b"err" in row else number(b"next"),
         last_ms=number(b"last"),
+        due_ms=number(b"next"),
         policy=row.get(b"trigger", b""),
         error=text(b"err"),
         is_own=b"own" in row,

@@ -35,18 +35,18 @@ def upcoming_of(function: Function, rows: Sequence[RecurrenceRow], now_ms: int) 
     return [instant(ms) for ms in islice(heapq.merge(*dues), SHOWN)]
 
 
-def passed(rule: Rule, last_ms: int | None, now_ms: int) -> int:
-    """How many instants fell between the last that had an outcome and now: those that a pause skipped.
+def passed(rule: Rule, due_ms: int | None, now_ms: int) -> int:
+    """How many instants fell from `due_ms`, the first without an outcome, to now: those that a pause skipped.
 
-    None where nothing is known of a last one. At most MOST_PASSED are counted.
+    At most MOST_PASSED are counted.
     """
-    if last_ms is None:
+    if due_ms is None or due_ms > now_ms:
         return 0
     if isinstance(rule, EveryRule):
-        return (now_ms - rule.anchor_ms) // rule.period_ms - (last_ms - rule.anchor_ms) // rule.period_ms
-    count = 0
+        return 1 + (now_ms - rule.anchor_ms) // rule.period_ms - (due_ms - rule.anchor_ms) // rule.period_ms
+    count = 1
     try:
-        while count < MOST_PASSED and (last_ms := rule.next_after(last_ms)) <= now_ms:
+        while count < MOST_PASSED and (due_ms := rule.next_after(due_ms)) <= now_ms:
             count += 1
     except Refused:
         pass

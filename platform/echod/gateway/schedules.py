@@ -138,11 +138,14 @@ async def resume(desk: Desk, request: Request) -> Response:
     """POST /schedules/{id}/resume: the first instant after now is the next."""
     row = await _found(desk, request)
     next_ms = row.next_ms
-    if row.paused:
+    while row.paused:
         rule, now_ms = _rule(row), desk.bus.clock.now_ms()
-        passed = await asyncio.to_thread(instants.passed, rule, row.last_ms, now_ms)
+        passed = await asyncio.to_thread(instants.passed, rule, row.due_ms, now_ms)
         next_ms = rule.next_after(now_ms)
-        await desk.bus.resume_recurrence(row.queue, row.name, next_ms, skipped=passed)
+        said = await desk.bus.resume_recurrence(row.queue, row.name, next_ms, skipped=passed, revision=row.revision)
+        if said != "stale":
+            break
+        row = await _found(desk, request)  # a switch changed its rule meanwhile
     return answer({"id": f"{row.queue}/{row.name}", "paused": False, "next": instant_or_none(next_ms)})
 
 

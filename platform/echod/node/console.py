@@ -60,9 +60,14 @@ class Console:
                     row = rows.get(self._stilled[-1])
                     if row is not None:
                         rule, now_ms = rule_of(restored(row.policy)), self._bus.clock.now_ms()
-                        skipped = await asyncio.to_thread(instants.passed, rule, row.last_ms, now_ms)
+                        skipped = await asyncio.to_thread(instants.passed, rule, row.due_ms, now_ms)
                         next_ms = rule.next_after(now_ms)
-                        await self._bus.resume_recurrence(row.queue, row.name, next_ms, skipped=skipped)
+                        said = await self._bus.resume_recurrence(
+                            row.queue, row.name, next_ms, skipped=skipped, revision=row.revision
+                        )
+                        if said == "stale":  # a save changed its rule meanwhile
+                            rows = {(row.queue, row.name): row for row in await self._bus.recurrences()}
+                            continue
                     self._stilled.pop()
                 terminal.say("cron on")
                 return

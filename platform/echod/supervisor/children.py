@@ -22,6 +22,7 @@ from echofn.manifest import Function, Policy
 
 BLOCK = frames.MAX_CHILDREN
 MAX_BYTES = 1024 * 1024  # of payload, all children of a run together
+MOST_PRIORITY, MOST_MS = 1_000_000, 2**53 - 1  # as the bus takes them
 BLOCK_AGE_S = 2.0  # an older block would make ids that look older than their jobs
 
 
@@ -64,12 +65,23 @@ def mints_of(
     """
     if len(children) > frames.MAX_CHILDREN:
         raise Fault(f"expected at most {frames.MAX_CHILDREN} children, got {len(children)}")
-    if sum(len(child.payload) for child in children) > MAX_BYTES:
+    if sum(_size(child) for child in children) > MAX_BYTES:
         raise Fault(f"expected at most {MAX_BYTES} bytes of children")
+    for child in children:
+        # What the bus would refuse may not get into `out`: there it would stand for ever.
+        if child.priority is not None and abs(child.priority) > MOST_PRIORITY:
+            raise Fault(f"expected a child's priority from -{MOST_PRIORITY} to {MOST_PRIORITY}, got another")
+        if not all(ms is None or 0 <= ms <= MOST_MS for ms in (child.delay_ms, child.at_ms)):
+            raise Fault("expected a child's delay or instant in milliseconds, got none that there is")
     numbers = {child.number for child in children}
     if len(numbers) != len(children) or not all(0 <= number - first_child < BLOCK for number in numbers):
         raise Fault("expected each child under an id of its own, out of the block that came with the run")
     return tuple(_mint(parent, child, function_of(child.function)) for child in children)
+
+
+def _size(child: frames.Child) -> int:
+    """Bytes of what is its author's."""
+    return len(child.payload) + len(child.lane or "") + len(child.unique or "")
 
 
 def _mint(parent: JobId, child: frames.Child, function: Function | None) -> Child:
@@ -84,7 +96,7 @@ def _mint(parent: JobId, child: frames.Child, function: Function | None) -> Chil
             id=JobId(branded("JOB", child.number)),
             payload=child.payload,
             lane=_lane(child, policy),
-            in_ms=None if child.delay_ms is None else max(child.delay_ms, 0),
+            in_ms=child.delay_ms,
             at_ms=child.at_ms if child.delay_ms is None else None,
             priority=policy.priority if child.priority is None else child.priority,
             unique=_unique(child, policy),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from echod import log
 from echod.bus import Bus
 from echod.errors import BusError
-from echod.model.job import Child, Minted
+from echod.model.job import Child
 
 _log = log.get("supervisor")
 
@@ -30,10 +30,8 @@ class Fanout:
             by_queue.setdefault(child.queue, []).append(child)
         try:
             for queue, some in by_queue.items():
-                answers = await self._bus.mint(queue, [child.mint for child in some])
-                for child, answer in zip(some, answers, strict=True):
-                    if not isinstance(answer, Minted):
-                        _log.warning("child.refused", queue=queue, job=child.mint.id, answer=type(answer).__name__)
-                await self._bus.clear_out(parent_queue, [child.mint.id for child in some])
+                await self._bus.clear_out(
+                    parent_queue, await self._bus.mint_children(queue, [one.mint for one in some])
+                )
         except BusError as error:
             _log.warning("child.left", queue=parent_queue, count=len(children), error=str(error))

@@ -213,6 +213,21 @@ async def test_it_is_paused_and_resumed_as_any_other(rig: Rig) -> None:
     assert (await rig.http.post("/schedules/hello.greet%2Fnightly/resume")).json()["next"] is not None
 
 
+async def test_the_instants_of_a_pause_are_counted_once(rig: Rig) -> None:
+    """Before the first due too, and not again by another pause."""
+    base = "/schedules/hello.greet%2Fnightly"
+    await add(rig, cron="* * * * *")
+    try:
+        for skipped, minutes in ((10, 10), (10, 0), (13, 3)):
+            assert (await rig.http.post(f"{base}/pause")).status_code == 200
+            rig.valkey.clock.advance(minutes * 60_000)
+            await rig.bus.beat(pump=False)  # the gateway's clock follows
+            assert (await rig.http.post(f"{base}/resume")).status_code == 200
+            assert (await listed(rig))["hello.greet/nightly"]["skipped"] == skipped
+    finally:
+        rig.valkey.clock.advance(-rig.valkey.clock.offset_ms)
+
+
 async def test_pages_show_it_where_schedules_are_shown(rig: Rig) -> None:
     await add(rig)
     whole = (await rig.http.get("/functions/hello.greet")).json()

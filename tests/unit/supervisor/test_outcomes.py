@@ -219,8 +219,17 @@ def test_a_child_without_a_payload_gets_that_of_its_functions_annotation() -> No
         [child(payload=bytes(1024 * 1024 + 1))],
         [child(payload=b"\xc1")],
         [child(payload=b"\x91" * 100_000 + b"\xc0")],
+        [child(at_ms=-5)],
+        [child(at_ms=2**60)],
+        [child(delay_ms=-1)],
+        [child(priority=10**9)],
+        [child(lane="x" * (1024 * 1024 + 1))],
+        [child(unique="x" * (1024 * 1024 + 1))],
     ],
-    ids=["below", "above", "twice", "too many", "too large", "not msgpack", "too deep"],
+    ids=[
+        *("below", "above", "twice", "too many", "too large", "not msgpack", "too deep"),
+        *("before all time", "after all time", "backwards", "too urgent", "lane too large", "key too large"),
+    ],
 )
 def test_children_that_no_honest_worker_sends_are_a_fault(children: list[frames.Child]) -> None:
     with pytest.raises(Fault):

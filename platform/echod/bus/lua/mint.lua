@@ -55,7 +55,11 @@ local function mint_one(mint)
     if (there[2] or '0') == token then return 1 end
     return 5
   end
-  -- A resend whose row is missing is a first arrival, unless the row may have come, ended and been trimmed since.
+  -- A resend whose row is missing is a first arrival, unless the row may have come, ended and been trimmed since. A key of a
+  -- fixed time outlives the row, and knows.
+  for _, key in ipairs(resend == '1' and {once or unique or nil, once and unique or nil} or {}) do
+    if key[2] == 't' and owner_of(q, key[1]) == id then return 1 end
+  end
   if resend == '1' and (now - tonumber(first_ms) > 10000 or (tonumber(meta[3]) or 0) >= tonumber(first_ms)) then return 6 end
   for _, key in ipairs({once or unique or nil, once and unique or nil}) do
     local owner, body = owner_of(q, key[1])

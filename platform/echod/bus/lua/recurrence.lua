@@ -3,7 +3,8 @@
 -- ARGV    name action revision error next_ms skipped
 -- RETURNS ok | unknown | stale
 -- INCLUDE time counters news ring bell close
--- park: its due stands, the pump looks again in a minute. pause: out of `repeat`. resume: from next_ms ('': never again).
+-- park: its due stands, the pump looks again in a minute. pause: out of `repeat`, its due stands. resume: from next_ms ('':
+-- never again), which was computed by the rule of that revision (0: any).
 local PARK_MS = 60000
 local key = repeat_key(q, name)
 local rule = redis.call('HMGET', key, 'rev', 'paused', 'gone')
@@ -15,6 +16,8 @@ if action == 'park' then
 elseif action == 'pause' then
   redis.call('HSET', key, 'paused', 1)
   redis.call('ZREM', q['repeat'], name)
+elseif revision ~= '0' and rule[1] ~= revision then
+  return 'stale'
 elseif rule[2] then
   redis.call('HDEL', key, 'paused', 'next', 'err')
   if tonumber(skipped) > 0 then
