@@ -47,9 +47,9 @@ async def warm(bus: Bus, queue: str) -> None:
     await ended(bus, queue, job_id)
 
 
-async def drain(node: Node, queue: str = "load.noop") -> str:
+async def drain(node: Node, queue: str = "load.noop", jobs: int = 30_000) -> str:
     """No-op jobs/s: minted while the queue is paused, then drained by two workers behind the walls this machine has."""
-    jobs, bus = 30_000, node.bus
+    bus = node.bus
     await warm(bus, queue)
     await bus.pause(queue)
     began = time.perf_counter()
@@ -120,12 +120,22 @@ async def minted_s(bus: Bus, queue: str, callers: int, *, fsync: bool) -> float:
     return jobs / (time.perf_counter() - began)
 
 
-async def dispatch(node: Node) -> str:
+async def isolation(node: Node) -> str:
+    """A process for each job, beside warm workers: both figures of both, in one run."""
+    told: list[str] = []
+    for suffix, jobs in (("", 30_000), ("_alone", 1_000)):
+        drained = await drain(node, f"load.noop{suffix}", jobs)
+        quick = await dispatch(node, f"load.stamp{suffix}", count=50, pause_s=0.2)
+        told.append(f"{'job' if suffix else 'worker'}: {drained}; mint to first line {quick}")
+    return " | ".join(told)
+
+
+async def dispatch(node: Node, queue: str = "load.stamp", count: int = 300, pause_s: float = 0.02) -> str:
     """Mint to the handler's first line on an idle node, one job at a time."""
-    bus, queue, waits = node.bus, "load.stamp", list[float]()
+    bus, waits = node.bus, list[float]()
     await warm(bus, queue)
-    for _ in range(300):
-        await asyncio.sleep(0.02)
+    for _ in range(count):
+        await asyncio.sleep(pause_s)
         job_id, began = bus.new_job_id(), time.monotonic_ns()
         await bus.mint(queue, [Mint(id=job_id, payload=NIL)])
         job = await ended(bus, queue, job_id)
@@ -268,6 +278,7 @@ BENCHES: dict[str, Callable[[Node], Awaitable[str]]] = {
             batches,
             durable,
             dispatch,
+            isolation,
             late,
             cron,
             crash,

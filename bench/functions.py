@@ -22,6 +22,17 @@ def stamp(payload: object) -> int:
     return time.monotonic_ns()
 
 
+@queue(workers=(2, 2), isolation="job")
+def noop_alone(payload: object) -> None:
+    """The least a job can be that has a process of its own."""
+
+
+@queue(workers=(1, 1), isolation="job")
+def stamp_alone(payload: object) -> int:
+    """`stamp` in a process of its own."""
+    return time.monotonic_ns()
+
+
 @queue(workers=(1, 1))
 def wall(payload: object) -> int:
     """The same on the wall clock, to compare with due instants."""

@@ -153,6 +153,7 @@ if TYPE_CHECKING:
         tmp: str | int = "64MB",
         network: bool | Sequence[int] = False,
         processes: int = 0,
+        isolation: Literal["worker", "job"] = "worker",
         recycle_jobs: int = 500,
         keep: Duration = "7d",
         secrets: Sequence[str] = (),
@@ -188,6 +189,8 @@ if TYPE_CHECKING:
         tmp: what may be written to /tmp
         network: what a handler may reach: nothing, these TCP ports ([443]), or everything (True)
         processes: how many processes a run may start
+        isolation: "job": each run, of a job or a batch, has a process of its own, made ready before where that can be,
+            and leaves nothing to the next
         recycle_jobs: a worker is replaced after about so many jobs
         keep: how long ended jobs are kept
         secrets: variables of the node's environment that the functions of the module get; they get no others
@@ -283,6 +286,7 @@ if TYPE_CHECKING:
         tmp: str | int = "64MB",
         network: bool | Sequence[int] = False,
         processes: int = 0,
+        isolation: Literal["worker", "job"] = "worker",
         recycle_jobs: int = 500,
         keep: Duration = "7d",
         redact: Sequence[str] = (),

@@ -176,6 +176,10 @@ def _options(marks: list[Mark], shape: Shape | None, refuse: Callable[[int, str]
             reading.refuse(refused[id(mark)])
         if not reading.refusals and (why := _misfit(trigger, shape, mark)):
             reading.refuse(why)
+        if own_policy is not None and own_policy.isolation == "job" and mark.options.get("recycle_jobs", 1) != 1:
+            reading.refuse(
+                'recycle_jobs=: with isolation="job" a worker is for one run; remove it, or write isolation="worker"'
+            )
         if why_off is not None:
             off.append((mark, why_off))
         else:

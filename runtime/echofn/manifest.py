@@ -42,6 +42,9 @@ class Waits(msgspec.Struct, frozen=True, tag="list"):
 Backoff = Exponential | Linear | Constant | Waits
 
 
+Isolation = Literal["worker", "job"]  # what has a process of its own: jobs one after the other, or each run
+
+
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the jobs of one function are run."""
 
@@ -74,6 +77,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True):
     batch_wait_ms: int = 0  # how long a lane with fewer waits for more
     redact: tuple[str, ...] = ()  # paths into the payload, or into a webhook's request: what nobody is shown
     per_worker: int = 10  # runs at once on the loop of one worker, async functions only
+    isolation: Isolation = "worker"
 
 
 class QueueTrigger(msgspec.Struct, frozen=True, tag="queue", omit_defaults=True):
@@ -165,7 +169,7 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def at_once(self) -> int:
         """How many jobs one worker runs at a time."""
-        return self.policy.per_worker if self.is_async else 1
+        return self.policy.per_worker if self.is_async and self.policy.isolation == "worker" else 1
 
     @property
     def default_payload(self) -> bytes:

@@ -1,6 +1,6 @@
 """What an annotation's options may be, and what they mean: marks in, manifest values out, or a list of refusals.
 
-The sets of names are the contract: an option is enforced, or known and refused until it is, or a slip of the keyboard.
+The sets of names are the contract: an option is enforced, or a slip of the keyboard.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ QUEUE = ONE_ANNOTATIONS_OWN | {
     *("name", "lane", "retries", "backoff", "fail_on", "timeout", "workers", "priority", "unique", "until"),
     *("max_pending", "memory", "tmp", "network", "processes", "recycle_jobs", "keep", "secrets", "redact"),
     *("per_worker", "batch", "batch_wait", "concurrency", "rate", "lane_concurrency", "lane_rate", "lane_weight"),
+    "isolation",
 }
 # No default for all: code, or given by name, or what a handler was written for.
 ONE_FUNCTIONS_OWN = frozenset({"name", "secrets", "fail_on", "batch", "batch_wait"})
@@ -32,13 +33,6 @@ EVERY = ONE_ANNOTATIONS_OWN | {"anchor", "name", "missed", "cap", "overlap", "ji
 WEBHOOK = (QUEUE | {"verify", "secret"}) - {"payload"}
 LIFESPAN = frozenset({"startup_timeout"})
 KNOWN = {"queue": QUEUE, "cron": CRON, "every": EVERY, "webhook": WEBHOOK, "lifespan": LIFESPAN}
-LATER = {
-    "queue": frozenset({"isolation"}),
-    "cron": frozenset[str](),
-    "every": frozenset[str](),
-}
-LATER["webhook"] = LATER["queue"]
-LATER["lifespan"] = frozenset()
 
 
 class Reading:
@@ -105,6 +99,7 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         lane_concurrency=reading.take("lane_concurrency", base.lane_concurrency, values.optional(values.at_once)),
         lane_rate=reading.take("lane_rate", base.lane_rate, values.optional(values.rate_of)),
         lane_weight=reading.take("lane_weight", base.lane_weight, values.lane_weight),
+        isolation=reading.take("isolation", base.isolation, values.isolation),
         batch=reading.take("batch", None, values.optional(values.whole(1, MAX_BATCH))),
         batch_wait_ms=reading.take("batch_wait", 0, values.wait),
     )
@@ -200,13 +195,11 @@ def read_secrets(reading: Reading, declared: Set[str], option: str = "secrets") 
 
 
 def _unknown(kind: str, name: str) -> str:
-    if name in LATER[kind]:
-        return f"option {name!r} is not enforced by this version; remove it"
     if (kind, name) == ("webhook", "payload"):
         return "payload=: what a webhook's jobs carry is what is sent to it; remove it"
     import difflib  # only a slip of the keyboard pays for it
 
-    near = difflib.get_close_matches(name, KNOWN[kind] | LATER[kind], n=1)
+    near = difflib.get_close_matches(name, KNOWN[kind], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(KNOWN[kind]))}"
     return f"unknown option {quoted(name)} of @{kind}; {hint}"
 

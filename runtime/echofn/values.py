@@ -34,6 +34,7 @@ _BACKOFF = (
 MAX_WAIT_MS = 86_400_000
 MAX_JITTER_MS = 7 * 86_400_000
 MISSED: tuple[Literal["skip"], Literal["last"], Literal["all"]] = ("skip", "last", "all")
+ISOLATIONS: tuple[manifest.Isolation, ...] = ("worker", "job")
 OVERLAPS: tuple[manifest.Overlap, ...] = ("allow", "skip", "queue", "replace")
 
 
@@ -242,6 +243,14 @@ def overlap(value: Any) -> manifest.Overlap:
         if value == known:
             return known
     raise ValueError(f'expected "allow", "skip", "queue" or "replace", got {value!r:.100}')
+
+
+def isolation(value: Any) -> manifest.Isolation:
+    """What has a process of its own."""
+    for known in ISOLATIONS:
+        if value == known:
+            return known
+    raise ValueError(f'expected "worker" or "job", got {quoted(value)}')
 
 
 def jitter(value: Any) -> int:

@@ -248,6 +248,7 @@ def test_limits_are_told_in_words() -> None:
                 timeout_ms=90_000,
                 lane="customer",
                 unique=True,
+                isolation="job",
             ),
             given.Limits(concurrency=4, lane_rate="5/m", lane_weight=3, by_hand=("lane_rate", "rate")),
         )
@@ -264,6 +265,7 @@ def test_limits_are_told_in_words() -> None:
         "Starts, each share": "5/m at most, set by hand",
         "Weight of a share": "3",
         "Workers": "0 to one per CPU",
+        "Isolation": "each run in a process of its own",
         "Unique by": "the whole payload",
         "Kept in history": "7d",
     }

@@ -162,6 +162,8 @@ queue(fail_on=ValueError)
 queue(fail_on="ValueError")  # error: classes
 queue(fail_on=[ValueError()])  # error: classes, not objects
 queue(redact=["card.number"], per_worker=5, processes=1)
+queue(isolation="job")
+queue(isolation="thread")  # error: no such isolation
 queue(env=["staging", "prod"], payload=Invoice(1), enabled=True)
 queue(enabled="no")  # error: True or False
 queue("tenant")  # error: options have names

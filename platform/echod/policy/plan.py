@@ -17,7 +17,7 @@ from echofn.manifest import CronTrigger, EveryTrigger, Function, Manifest, Polic
 from echofn.units import duration_text
 
 RULE_OPTIONS = ("missed", "cap", "overlap", "jitter_ms")
-WALLS = frozenset({"memory_bytes", "tmp_bytes", "network", "processes", "secrets"})
+WALLS = frozenset({"memory_bytes", "tmp_bytes", "network", "processes", "secrets", "isolation"})
 
 
 def _duration_text(ms: int) -> str:

@@ -35,8 +35,8 @@ def observed(pace: Pace, wall_us: int, payload_bytes: int) -> Pace:
 
 
 def batch_size(pace: Pace, *, at_once: int = 1, ordered: bool = False, most: int = MOST_JOBS) -> int:
-    """How many jobs one worker may hold that runs `at_once`. `ordered`: the queue has priorities or limits, so only
-    what runs at once.
+    """How many jobs one worker may hold that runs `at_once`. `ordered`: the queue has priorities or limits,
+    or a worker is for one run, so only what runs at once.
     """
     if ordered or pace.wall_us is None:
         return at_once

@@ -44,7 +44,7 @@ class Hiring:
         means, policy = self._means, self._function.policy
         worker_id = WorkerId(branded("WRK", means.bus.reserve(1)))
         folder = means.scratch.fresh(worker_id)
-        share = policy.recycle_jobs * (0.8 + 0.4 * means.roll())
+        share = policy.recycle_jobs * (0.8 + 0.4 * means.roll()) if policy.isolation == "worker" else 1
         worker = Worker(
             worker_id,
             means.base,

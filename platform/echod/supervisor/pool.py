@@ -1,9 +1,10 @@
 """The workers of one (function, version): how many, when one is added, replaced or let go, and who gets which job.
 
 A worker is started for a job that waits for it, at most `workers_max` at a time, and is then kept warm. One that has
-run its share (`recycle_jobs` give or take a fifth) is replaced first and retired then. One that could not start, or
-ended before it ever answered, makes the pool wait before it tries again, longer each time: a broken module must not
-become a loop of forks.
+run its share (`recycle_jobs` give or take a fifth; with isolation="job" one run) is replaced first and retired then: at
+most `workers_max` run jobs, and as many again stand by or are on their way out. One that could not start, or ended
+before it ever answered, makes the pool wait before it tries again, longer each time: a broken module must not become a
+loop of forks.
 """
 
 from __future__ import annotations
@@ -71,20 +72,15 @@ class Pool:
 
     def fit(self) -> list[Worker]:
         """Workers that take jobs now: no more of them than may run at once, those that only finish theirs counted."""
-        leaving = 0
-        ready: list[Worker] = []
-        for worker in self._workers:
-            if worker.life.phase is Phase.READY and worker.life.why is None and not worker.spent:
-                ready.append(worker)
-            elif worker.life.held:
-                leaving += 1
-        return ready[: max(self.most - leaving, 0)]
+        ready = [worker for worker in self._workers if _takes(worker)]
+        return ready[: self._room()]
 
     def load(self, batch: int, waiting: int) -> slots.Load:
+        fit = self.fit()
         starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
         return slots.Load(
-            held=tuple(worker.load(batch) for worker in self.fit()),
-            starting=starting,
+            held=tuple(worker.load(batch) for worker in fit),
+            starting=min(starting, self._room() - len(fit)),  # a successor has no hands before there is room for it
             waiting=waiting,
             startable=self.startable(),
             batch=batch,
@@ -96,7 +92,7 @@ class Pool:
         if not self.serving or not self._means.base.is_up or instant() < self._not_before:
             return 0
         taken = sum(1 for worker in self._workers if not worker.spent or worker.life.held)
-        return max(self.most - taken, 0)
+        return max(min(self.most - taken, 2 * self.most - len(self._workers)), 0)
 
     # ---- work ---------------------------------------------------------------------------------------------------
 
@@ -124,8 +120,7 @@ class Pool:
         self.waiting.clear(lease)
         if spoilt:
             worker.limit = 0
-        if worker.handed >= worker.limit and not worker.life.held:
-            worker.stop()
+        _end_if_done(worker)
 
     def relieve(self, now: float) -> None:
         """A worker that is stuck in long jobs gives back what waits behind them; one that does not begin is killed."""
@@ -141,7 +136,8 @@ class Pool:
     def reap(self, now: float) -> None:
         """Let go of workers that nobody needed for a while, and of suspicions that came to nothing."""
         self.waiting.forget(now)
-        spare = len(self.alive) - (self.function.policy.workers_min if self.serving else 0)
+        finishing = sum(worker.spent and worker.life.held > 0 for worker in self._workers)  # each has one standing by
+        spare = len(self.alive) - (max(self.function.policy.workers_min, finishing) if self.serving else 0)
         for worker in self.alive:
             is_idle = worker.life.phase is Phase.READY and not worker.life.held
             if spare > 0 and is_idle and now - worker.stirred > self._means.idle_s:
@@ -176,6 +172,7 @@ class Pool:
 
     def withdrawn(self, worker: Worker, leases: list[Lease]) -> None:
         self._events.released(leases)
+        _end_if_done(worker)
 
     def gone(self, worker: Worker, departure: Departure) -> None:
         self._workers.remove(worker)
@@ -212,7 +209,7 @@ class Pool:
             self._events.released(back)
         if departure.why == "released":
             return
-        if self.startable():
+        if self.startable() and not any(_takes(worker) and not worker.life.held for worker in self._workers):
             self._start()  # its next run finds a worker that is ready
 
     def _barren(self, worker: Worker, departure: Departure, unbegun: list[Lease]) -> None:
@@ -290,12 +287,18 @@ class Pool:
             return
         alive = [worker for worker in self._workers if _lives(worker)]
         fresh = [worker for worker in alive if not _is_old(worker, batch)]
+        standing_by = sum(not worker.life.held for worker in fresh)
         if (
-            len(fresh) < min(len(alive), self.most)
+            len(fresh) < self.most
+            and standing_by < len(alive) - len(fresh)
             and len(self._workers) < 2 * self.most
             and instant() >= self._not_before
         ):
             self._start()
+
+    def _room(self) -> int:
+        """How many may run jobs beside those that only finish theirs."""
+        return max(self.most - sum(worker.life.held > 0 and not _takes(worker) for worker in self._workers), 0)
 
     def _back_off(self) -> None:
         wait_s = min(BACK_OFF_S * 2 ** min(self._failures - 1, 10), BACK_OFF_CAP_S)
@@ -316,6 +319,16 @@ class Pool:
 
 def _lives(worker: Worker) -> bool:
     return worker.life.phase in {Phase.STARTING, Phase.READY} and worker.life.why is None
+
+
+def _takes(worker: Worker) -> bool:
+    return worker.life.phase is Phase.READY and worker.life.why is None and not worker.spent
+
+
+def _end_if_done(worker: Worker) -> None:
+    """One that gets no more jobs and has none has no reason to be here."""
+    if worker.spent and not worker.life.held:
+        worker.stop()
 
 
 def _is_old(worker: Worker, batch: int) -> bool:

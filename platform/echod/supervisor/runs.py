@@ -46,7 +46,7 @@ class Runs:
         function = pool.function
         policy = function.policy
         most = slots.MOST_JOBS // (policy.batch or 1)
-        is_ordered = policy.priority != 0 or self.limited
+        is_ordered = policy.priority != 0 or self.limited or policy.isolation == "job"
         return slots.batch_size(self.pace, at_once=function.at_once, ordered=is_ordered, most=most)
 
     async def shut(self) -> None:

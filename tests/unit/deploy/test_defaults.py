@@ -43,6 +43,7 @@ tmp = "128MB"
 network = [443]
 processes = 2
 keep = "1d"
+isolation = "job"
 recycle_jobs = 9
 max_pending = 100
 priority = -1
@@ -62,7 +63,8 @@ POLICY = Policy(
     network=(443,),
     processes=2,
     keep_ms=86_400_000,
-    recycle_jobs=9,
+    recycle_jobs=9,  # of those whose annotation says isolation="worker"
+    isolation="job",
     max_pending=100,
     priority=-1,
     redact=("ssn",),
@@ -112,11 +114,7 @@ async def test_defaults_hold_for_all_that_do_not_say_otherwise(live: Live, write
         ("[defaults]\nenabled = false\n", 2, "[defaults] option 'enabled' is one function's own"),
         ("[defaults]\npayload = 1\n", 2, "[defaults] option 'payload' is one function's own"),
         ("[defaults]\nbackoff = {kind = 'cubic'}\n", 2, "[defaults] backoff=: expected a kind of exponential"),
-        (
-            "[defaults]\nisolation = 'job'\n",
-            2,
-            "[defaults] option 'isolation' is not enforced by this version; remove it",
-        ),
+        ("[defaults]\nisolation = 'jobs'\n", 2, '[defaults] isolation=: expected "worker" or "job", got \'jobs\''),
         ("[defaults]\nrate = '5 a second'\n", 2, "[defaults] rate=: expected a rate like"),
         ("[defaults]\n[default]\nretries = 1\n", 2, "expected the table [defaults] alone, got 'default'"),
         ("retries = 1\n", 1, "expected the table [defaults] alone, got 'retries'"),

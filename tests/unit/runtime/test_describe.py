@@ -47,6 +47,14 @@ def test_redact_is_kept_as_paths_each_once(tmp_path: Path) -> None:
     assert hook.policy.redact == ("json.card", "headers.x-key")
 
 
+@pytest.mark.parametrize("kind", ["queue(", "webhook('/h', verify=None, "])
+def test_a_worker_of_an_isolated_job_runs_one_at_a_time(tmp_path: Path, kind: str) -> None:
+    function = one(tmp_path, f"@{kind}isolation='job', per_worker=5, recycle_jobs=1)\nasync def f(p): pass")
+    assert (function.policy.isolation, function.at_once) == ("job", 1)
+    function = one(tmp_path, f"@{kind}isolation='worker', per_worker=5)\nasync def f(p): pass")
+    assert (function.policy.isolation, function.at_once) == ("worker", 5)
+
+
 def test_a_function_as_written_becomes_a_function_of_the_manifest(tmp_path: Path) -> None:
     function = one(
         tmp_path,
@@ -288,10 +296,17 @@ MISTAKES = [
     # options
     ("@queue(retrys=1)\ndef f(): pass", 3, "did you mean 'retries'?"),
     ("@queue(zzz=1)\ndef f(): pass", 3, "unknown option 'zzz' of @queue; known are"),
+    ("@queue(\n  lane='a',\n  isolation='thread',\n)\ndef f(): pass", 3, 'isolation=: expected "worker" or "job"'),
+    ("@queue(isolation=None)\ndef f(): pass", 3, "isolation=: expected"),
     (
-        "@queue(\n  lane='a',\n  isolation='job',\n)\ndef f(): pass",
+        "@queue(isolation='job', recycle_jobs=5)\ndef f(): pass",
         3,
-        "'isolation' is not enforced by this version; remove it",
+        'recycle_jobs=: with isolation="job" a worker is for',
+    ),
+    (
+        "@webhook('/x', verify=None, isolation='job', recycle_jobs=5)\ndef f(r): pass",
+        3,
+        'remove it, or write isolation="worker"',
     ),
     ("@queue(batch=0)\ndef f(p): pass", 3, "batch=: expected a whole number from 1 to 1,000, got 0"),
     ("@queue(batch=True)\ndef f(p): pass", 3, "batch=: expected a whole number"),

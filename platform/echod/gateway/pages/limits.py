@@ -61,6 +61,7 @@ def limits(policy: Policy, now: given.Limits) -> list[tuple[str, str]]:
         ("Fair share by", policy.lane),
         *_fleet(now),
         ("Workers", f"{policy.workers_min} to {'one per CPU' if most is None else most}"),
+        ("Isolation", "each run in a process of its own" if policy.isolation == "job" else None),
         ("Most waiting", None if policy.max_pending is None else count(policy.max_pending)),
         (
             "Unique by",
