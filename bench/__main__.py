@@ -123,8 +123,10 @@ async def minted_s(bus: Bus, queue: str, callers: int, *, fsync: bool) -> float:
 async def isolation(node: Node) -> str:
     """A process for each job, beside warm workers: both figures of both, in one run."""
     told: list[str] = []
-    for suffix, jobs in (("", 30_000), ("_alone", 1_000)):
+    for suffix, jobs in (("", 30_000), ("_alone", 500)):
+        await node.bus.beat(pump=False)  # ids are made for a minute
         drained = await drain(node, f"load.noop{suffix}", jobs)
+        await node.bus.beat(pump=False)
         quick = await dispatch(node, f"load.stamp{suffix}", count=50, pause_s=0.2)
         told.append(f"{'job' if suffix else 'worker'}: {drained}; mint to first line {quick}")
     return " | ".join(told)
