@@ -9,13 +9,12 @@ its module.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 
 from echofn.quoting import quoted
 
 TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
     from typing import Any, Literal, TypeVar, overload
 

@@ -147,8 +147,11 @@ def test_many_jobs_are_moved_drained_redriven_and_purged(node: Node) -> None:
     job = node.cli("invoke", "hello.boom").stdout.strip()
     until(lambda: node.job(job)["state"] == "dead")
     assert job in node.cli("morgue", "--function", "hello.boom").stdout
-    assert "1 job would be" in node.cli("redrive", "--function", "hello.boom", "--cause", "error", "--dry-run").stdout
-    assert node.cli("redrive", "--function", "hello.boom", "--rate", "10/s").stdout == "1 job redriven\n"
+    dead = len(node.get("/jobs?function=hello.boom&state=dead&limit=200")["jobs"])  # other tests' too
+    counted = "1 job" if dead == 1 else f"{dead} jobs"
+    tried = node.cli("redrive", "--function", "hello.boom", "--cause", "error", "--dry-run").stdout
+    assert tried == f"{counted} would be redriven\n"
+    assert node.cli("redrive", "--function", "hello.boom", "--rate", "10/s").stdout == f"{counted} redriven\n"
     until(lambda: (record := node.job(job))["state"] == "dead" and record["attempts"] == 2)
     assert node.cli("purge", "--state", "dead", "--match", "no such text", "--yes").stdout == "0 jobs purged\n"
     assert node.cli("drain", "hello.gone", "--yes").returncode == 2

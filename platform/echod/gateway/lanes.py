@@ -23,7 +23,8 @@ from echofn.values import MAX_JOBS
 MOST_LANES = 200
 _LIMITS = ("weight", "concurrency", "rate", "lane_concurrency", "lane_rate")
 _Number = Annotated[int, msgspec.Meta(ge=1, le=MAX_JOBS)]
-_Rate = Annotated[str, msgspec.Meta(max_length=32)]
+_RATE = r"^\s*0*[1-9][0-9]*\s*/\s*[0-9.]*\s*(ms|s|m|h|d|w)\s*$|^none$"  # more is said by echofn.units.rate
+_Rate = Annotated[str, msgspec.Meta(max_length=32, pattern=_RATE)]
 
 
 class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
