@@ -1,8 +1,8 @@
 """The base: the process that workers are forked from. `python -I -B -m echofn.base FD`, FD a SOCK_SEQPACKET socket.
 
 Owns the process tree below it: it alone knows every worker's pid as a parent does, reaps it, and tells its end. It
-has one thread, runs no user code and holds no credentials, so its forks are safe and what a worker inherits is
-harmless.
+has one thread, runs no user code and holds no credentials (a worker's secrets pass through it unread), so its forks
+are safe and what a worker inherits is harmless.
 
 Guarantees: `Exited` is sent only when nothing of that worker's tree is left. A child of its own that is no worker is
 killed with its whole tree as soon as it is seen: when any child ends, and when a worker says at the end of a run that
@@ -88,7 +88,7 @@ class Base:
                 os.close(descriptor)
 
     def _spawn(self, spawn: Spawn, descriptors: list[int]) -> None:
-        channel, pipe = descriptors
+        channel, pipe, *sealed = descriptors
         counted = spawn.function.policy.processes > 0 and spawn.level in {"standard", "strict"}
         lines: tuple[socket.socket, ...] = ()
         try:
@@ -101,7 +101,7 @@ class Base:
             self._tell(Exited(spawn.number, 0, 1 << 8, 0, 0))
             return
         if pid == 0:
-            work(spawn, channel, pipe, self._pid, lines[1].fileno() if lines else None)
+            work(spawn, channel, pipe, *sealed, parent=self._pid, line=lines[1].fileno() if lines else None)
         if lines:
             lines[1].close()
             self._watch(Gate(lines[0], pid, spawn.function.policy.processes, own=int(spawn.level == "strict")))

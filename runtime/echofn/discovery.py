@@ -1,9 +1,10 @@
 """Discovery: imports the modules of a folder behind walls and says what is in them. See `discovery_protocol`.
 
-Two processes. The keeper (this one as started) runs no user code: it forks a confined child that imports the modules
-in turn, watches its clock, kills it with everything below it when a module takes too long, names the culprit, and
-forks another for the rest. Which module of the folder is being executed the child says at each step; one that hung or
-crashed is not executed again when another imports it, so a hanging helper costs its time limit once.
+Two processes. The keeper (this one as started) runs no user code, and reads no secret, as its children have what was
+ever in its memory: it forks a confined child that imports the modules in turn, watches its clock, kills it with
+everything below it when a module takes too long, names the culprit, and forks another for the rest. Which module of the
+folder is being executed the child says at each step; one that hung or crashed is not executed again when another
+imports it, so a hanging helper costs its time limit once.
 """
 
 from __future__ import annotations
@@ -42,14 +43,15 @@ _decode = msgspec.msgpack.Decoder[Told](Told).decode
 class Keeper:
     """Forks a child for each group of modules and sees it through."""
 
-    def __init__(self, control: socket.socket, order: Discover) -> None:
+    def __init__(self, control: socket.socket, order: Discover, sealed: int) -> None:
         self._control = control
         self._order = order
+        self._sealed = sealed  # the file of secrets, for children to read
         self._blocked: dict[str, Culprit] = {}  # by full name
 
     def run(self) -> None:
-        plain = [module for module in self._order.modules if not self._order.secrets.get(module.name)]
-        groups = [plain, *([module] for module in self._order.modules if self._order.secrets.get(module.name))]
+        plain = [module for module in self._order.modules if module.name not in self._order.secrets]
+        groups = [plain, *([module] for module in self._order.modules if module.name in self._order.secrets)]
         for group in groups:
             rest = group
             while rest:
@@ -63,7 +65,7 @@ class Keeper:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            import_modules(self._order, modules, self._blocked, theirs.detach(), parent)
+            import_modules(self._order, modules, self._blocked, theirs.detach(), self._sealed, parent)
         theirs.close()
         watch = Watch(ours, self._order.time_limit_ms / 1000)
         left = list(modules)
@@ -193,9 +195,10 @@ def end(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
         os._exit(0)
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, sealed: int) -> None:
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
+    os.set_inheritable(sealed, False)
     parent = os.getppid()
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -206,9 +209,9 @@ def main(descriptor: int) -> None:
     stream = control.makefile("rb")
     header = stream.read(HEADER.size)
     if len(header) == HEADER.size:
-        Keeper(control, decode_discover(stream.read(HEADER.unpack(header)[0]))).run()
+        Keeper(control, decode_discover(stream.read(HEADER.unpack(header)[0])), sealed).run()
     end()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

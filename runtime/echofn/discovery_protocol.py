@@ -1,10 +1,10 @@
 """Discovery's protocol and what the control plane does around it without importing anything of the folder.
 
-One process (`python -I -B -m echofn.discovery FD`, FD one end of a stream socket pair) gets one `Discover` frame and
-answers `Importing` and `Described` for each module, then `Finished`; frames are length-prefixed msgpack as in
-`echofn.frames`. It confines the imports, applies the time limit and starts again after a module that hung, exited or
-crashed; when it dies itself, what is not `Described` is unknown. Its end (SIGTERM, or FD closed) takes everything
-below it along; a SIGKILL does not, so close FD first.
+One process (`python -I -B -m echofn.discovery FD SECRETS`, FD one end of a stream socket pair, SECRETS a file of
+`echofn.sealed` that only its children read) gets one `Discover` frame and answers `Importing` and `Described` for each
+module, then `Finished`; frames are length-prefixed msgpack as in `echofn.frames`. It confines the imports, applies the
+time limit and starts again after a module that hung, exited or crashed; when it dies itself, what is not `Described`
+is unknown. Its end (SIGTERM, or FD closed) takes everything below it along; a SIGKILL does not, so close FD first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import msgspec
 
 from echofn.frames import HEADER
 from echofn.manifest import Function, LoadError, Manifest, Off, Policy
+from echofn.sealed import Part
 
 _ANNOTATIONS = ("queue", "cron", "every", "webhook")
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
@@ -37,7 +38,7 @@ class Discover(msgspec.Struct, frozen=True, tag="discover", array_like=True):
     package: str
     modules: tuple[Module, ...]
     tmp: str  # a private writable folder: cwd and HOME
-    secrets: dict[str, dict[str, str]] = {}  # module name -> its variables
+    secrets: dict[str, Part] = {}  # module name -> where its variables are in SECRETS
     time_limit_ms: int = 10_000  # for each module
     level: str = "minimal"
     env: str = "dev"

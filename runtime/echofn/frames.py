@@ -40,7 +40,8 @@ MAX_RESULTS_BYTES = 8 * 1024 * 1024  # of all jobs of a batch
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn", array_like=True):
-    """Fork a worker. Descriptors with it: [its channel, its stdout/stderr pipe]."""
+    """Fork a worker. Descriptors with it: [its channel, its stdout/stderr pipe], and of one with secrets their file
+    (`echofn.sealed`), which is the worker's alone to read."""
 
     number: int  # the supervisor's own count, echoed in Spawned and Exited
     function: Function
@@ -49,7 +50,6 @@ class Spawn(msgspec.Struct, frozen=True, tag="spawn", array_like=True):
     version: str
     generation: int
     tmp: str  # the worker's private writable folder: cwd and HOME
-    secrets: dict[str, str]
     env: str  # "dev" or "prod"
     level: str  # sandbox level
 

@@ -26,6 +26,7 @@ from echofn.masking import Mask
 from echofn.package import Folder
 from echofn.quoting import hide_by
 from echofn.refusals import Refusal, Refusals
+from echofn.sealed import take
 
 MEMORY_BYTES = 1024 * 1024 * 1024
 
@@ -101,9 +102,10 @@ class WatchedLoader(SourceFileLoader):
 
 
 def import_modules(
-    order: Discover, modules: list[Module], blocked: dict[str, Culprit], channel: int, parent: int
+    order: Discover, modules: list[Module], blocked: dict[str, Culprit], channel: int, sealed: int, parent: int
 ) -> NoReturn:
-    secrets = order.secrets.get(modules[0].name, {})
+    part = order.secrets.get(modules[0].name)
+    secrets = {} if part is None else take(sealed, part)
     mask = Mask(secrets.values())
     hide_by(mask.text)
     try:

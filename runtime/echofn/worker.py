@@ -34,6 +34,7 @@ from echofn.options import fail_on_of
 from echofn.package import Folder
 from echofn.refusals import Refusals, told
 from echofn.run import Loop, Meter, Run
+from echofn.sealed import take
 from echofn.serving import serve
 from echofn.signature import Shape, shape_of
 
@@ -41,12 +42,12 @@ from echofn.signature import Shape, shape_of
 class Session:
     """What all runs of a worker share."""
 
-    def __init__(self, spawn: Spawn, channel: Channel, refusals: Refusals) -> None:
+    def __init__(self, spawn: Spawn, channel: Channel, refusals: Refusals, mask: Mask) -> None:
         self.refusals = refusals
         self.function: Function = spawn.function
         self.hears_webhooks = _has(spawn.function, WebhookTrigger)
         self.asker = _asker(spawn.function)
-        self.mask = Mask(spawn.secrets.values())
+        self.mask = mask
         self.version = spawn.version
         self.env = spawn.env
         self.folder = Folder(spawn.root, spawn.package)
@@ -101,17 +102,24 @@ def opened_by(policy: Policy) -> walls.Openings:
     return walls.Openings(policy.network, policy.processes, policy.memory_bytes, policy.tmp_bytes)
 
 
-def work(spawn: Spawn, channel: int, pipe: int, parent: int, line: int | None) -> NoReturn:
-    """The whole life of a worker, from just after the fork. `line`: to the base, where it counts processes."""
-    code, mask = 70, Mask(spawn.secrets.values())
+def work(
+    spawn: Spawn, channel: int, pipe: int, sealed: int | None = None, *, parent: int, line: int | None
+) -> NoReturn:
+    """The whole life of a worker, from just after the fork.
+
+    `sealed`: the file of its secrets, where it has any. `line`: to the base, where it counts processes.
+    """
+    code, mask = 70, Mask()
     try:
+        secrets = {} if sealed is None else take(sealed)
+        mask = Mask(secrets.values())
         capture.hide(mask)
         _restore(channel, pipe, line)
         refusals = Refusals(spawn.level, opened_by(spawn.function.policy), spawn.root, spawn.tmp)
         try:
-            session, inbox, up = _prepared(spawn, refusals, parent, None if line is None else walls.LINE)
+            session, inbox, up = _prepared(spawn, secrets, mask, refusals, parent, None if line is None else walls.LINE)
         except BaseException as error:
-            failed = _failed(error, spawn, refusals)
+            failed = _failed(error, spawn, refusals, mask)
             Channel(walls.CHANNEL).send(framed(failed))
         else:
             session.send(framed(up))
@@ -123,24 +131,26 @@ def work(spawn: Spawn, channel: int, pipe: int, parent: int, line: int | None) -
         os._exit(code)
 
 
-def _prepared(spawn: Spawn, refusals: Refusals, parent: int, line: int | None) -> tuple[Session, Inbox, Ready]:
+def _prepared(
+    spawn: Spawn, secrets: dict[str, str], mask: Mask, refusals: Refusals, parent: int, line: int | None
+) -> tuple[Session, Inbox, Ready]:
     opened = opened_by(spawn.function.policy)
-    up = walls.raise_walls(walls.Order(spawn.level, spawn.root, spawn.tmp, spawn.secrets, opened, line), parent)
+    up = walls.raise_walls(walls.Order(spawn.level, spawn.root, spawn.tmp, secrets, opened, line), parent)
     refusals.tmp = os.environ["TMPDIR"]
     capture.install()
     faulthandler.enable(2)  # a crash leaves its Python lines in the job's output
     sys.breakpointhook = _no_terminal
     own_end = Channel(walls.CHANNEL)  # the walls may have forked: a channel is one process's
-    session = Session(spawn, own_end, refusals)
+    session = Session(spawn, own_end, refusals, mask)
     refusals.watch()
     start = time.perf_counter()
     session.prepare()
     return session, Inbox(own_end), Ready(int((time.perf_counter() - start) * 1_000_000), up)
 
 
-def _failed(error: BaseException, spawn: Spawn, refusals: Refusals) -> Failed:
+def _failed(error: BaseException, spawn: Spawn, refusals: Refusals, mask: Mask) -> Failed:
     """Why there is no worker, with the wall that its import or its lifespan ran into."""
-    folder, mask, cause = Folder(spawn.root, spawn.package), Mask(spawn.secrets.values()), "error"
+    folder, cause = Folder(spawn.root, spawn.package), "error"
     message = message_of(error, mask) + advice(error, _asker(spawn.function), mask)
     if (refusal := refusals.behind(error)) is not None:
         ending = f"{type_of(error, mask)}: {message}"

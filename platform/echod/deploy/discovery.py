@@ -93,12 +93,13 @@ class Discovery:
     ) -> dict[str, Described]:
         """The answers of one discovery process, as far as it got."""
         tmp = await asyncio.to_thread(tempfile.mkdtemp, prefix="echod-discovery-")
+        secrets = {module.name: self._secrets_of(contents[module.file]) for module in modules}
+        secrets = {module: each for module, each in secrets.items() if each}
         order = Discover(
             root=str(root),
             package=package,
             modules=modules,
             tmp=tmp,
-            secrets={module.name: self._secrets_of(contents[module.file]) for module in modules},
             time_limit_ms=self._limit_ms,
             level=self._level,
             env=self._env,
@@ -107,9 +108,9 @@ class Discovery:
         try:
             if (ahead := self._spare) is not None:
                 self._spare = None
-                if answers := await _asked(ahead, order):
+                if answers := await _asked(ahead, order, secrets):
                     return answers  # none at all: it had died while it waited
-            return await _asked(await Importer.started(), order)
+            return await _asked(await Importer.started(), order, secrets)
         finally:
             shutil.rmtree(tmp, ignore_errors=True)
 
@@ -127,9 +128,9 @@ def _read_off(answer: Described, contents: Mapping[str, bytes], package: str) ->
     return msgspec.structs.replace(answer, functions=functions)
 
 
-async def _asked(importer: Importer, order: Discover) -> dict[str, Described]:
+async def _asked(importer: Importer, order: Discover, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Described]:
     try:
-        return await importer.ask(order)
+        return await importer.ask(order, secrets)
     finally:
         await importer.close()
 

@@ -10,10 +10,13 @@ import asyncio
 import contextlib
 import socket
 import sys
+from collections.abc import Mapping
+from io import FileIO
 
 import msgspec
 
 from echod import log
+from echofn import sealed
 from echofn.discovery_protocol import (
     MAX_ANSWER_BYTES,
     Described,
@@ -34,9 +37,10 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 class Importer:
     """A process that waits for one order."""
 
-    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, secrets: FileIO) -> None:
         self._process = process
         self._channel = channel
+        self._secrets = secrets  # a file that the process has open, too
 
     @classmethod
     async def started(cls) -> Importer:
@@ -45,27 +49,29 @@ class Importer:
         ours.setblocking(False)
         with theirs, contextlib.ExitStack() as unless_started:
             unless_started.callback(ours.close)
+            secrets = unless_started.enter_context(sealed.new())
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-B", "-m", "echofn.discovery", str(theirs.fileno()),
-                pass_fds=(theirs.fileno(),), env=ENVIRONMENT,
+                sys.executable, "-I", "-B", "-m", "echofn.discovery", str(theirs.fileno()), str(secrets.fileno()),
+                pass_fds=(theirs.fileno(), secrets.fileno()), env=ENVIRONMENT,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,  # what user code prints at import is not the node's to show
             )  # fmt: skip
             unless_started.pop_all()
-        return cls(process, ours)
+        return cls(process, ours, secrets)
 
     @property
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
-    async def ask(self, order: Discover) -> dict[str, Described]:
-        """The answers by module, as far as the process got."""
+    async def ask(self, order: Discover, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Described]:
+        """The answers by module, as far as the process got. `secrets`: the variables of the modules that have any."""
         answers: dict[str, Described] = {}
         writer: asyncio.StreamWriter | None = None
         try:
             limit = MAX_ANSWER_BYTES + HEADER.size
             reader, writer = await asyncio.open_connection(sock=self._channel, limit=limit)
-            writer.write(framed(order))
+            parts = {module: sealed.put(self._secrets, each) for module, each in secrets.items()}
+            writer.write(framed(msgspec.structs.replace(order, secrets=parts)))
             while True:
                 async with asyncio.timeout(order.time_limit_ms / 1000 + SLACK_S):
                     (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
@@ -89,6 +95,7 @@ class Importer:
     async def close(self) -> None:
         """End the process. Its channel's end is its sign to take everything below it along."""
         self._channel.close()
+        self._secrets.close()
         try:
             async with asyncio.timeout(SLACK_S):
                 await self._process.wait()

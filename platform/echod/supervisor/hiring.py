@@ -56,7 +56,7 @@ class Hiring:
             looks=self._looks,
         )
         try:
-            worker.start(lambda number: self._order(number, folder))
+            worker.start(lambda number: self._order(number, folder), self._secrets())
         except OSError:
             scratch.wipe(folder)
             raise
@@ -72,6 +72,10 @@ class Hiring:
             looks.append(quota.room(worker.folder, function.policy.tmp_bytes))
         return looks
 
+    def _secrets(self) -> dict[str, str]:
+        environ = self._means.environ
+        return {name: environ[name] for name in self._function.secrets if name in environ}
+
     def _order(self, number: int, folder: Path) -> frames.Spawn:
         means = self._means
         return frames.Spawn(
@@ -82,7 +86,6 @@ class Hiring:
             version=self._version,
             generation=self._generation,
             tmp=str(folder),
-            secrets={name: means.environ[name] for name in self._function.secrets if name in means.environ},
             env=means.env,
             level=means.level,
         )

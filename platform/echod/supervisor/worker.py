@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from echod import log
@@ -24,7 +24,7 @@ from echod.supervisor.leases import Lease, instant
 from echod.supervisor.life import Life, Phase, Why, cause_of
 from echod.supervisor.pipe import Pipe
 from echod.supervisor.watch import Look, Watch
-from echofn import frames
+from echofn import frames, sealed
 from echofn.manifest import Function
 
 _log = log.get("supervisor")
@@ -93,15 +93,16 @@ class Worker:
             return batch
         return self.life.held + (batch - self._function.at_once if self.is_slow else 0)
 
-    def start(self, order: Callable[[int], frames.Spawn]) -> None:
-        """Have it forked. Raises OSError when there are no descriptors left or no base."""
+    def start(self, order: Callable[[int], frames.Spawn], secrets: Mapping[str, str]) -> None:
+        """Have it forked, with its variables. Raises OSError when there are no descriptors left or no base."""
         ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as undo:
+        with theirs, sealed.new() as file, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
+            files = (file.fileno(),) if secrets and sealed.put(file, secrets) else ()
             reading, writing = os.pipe2(os.O_CLOEXEC)
             undo.callback(os.close, reading)
             try:
-                self._number = self._base.spawn(self, order, (theirs.fileno(), writing))
+                self._number = self._base.spawn(self, order, (theirs.fileno(), writing, *files))
             finally:
                 os.close(writing)
             undo.pop_all()

@@ -138,12 +138,10 @@ class _Bench:
     """Where the runs of one function happen: a worker's session without its process."""
 
     def __init__(self, function: Function, version: str, source: Source) -> None:
-        spawn = frames.Spawn(
-            0, function, source.folder.package, "", version, 0, "", secrets={}, env=source.env, level="off"
-        )
+        spawn = frames.Spawn(0, function, source.folder.package, "", version, 0, "", env=source.env, level="off")
         self._sent: list[bytes] = []
         refusals = Refusals("off", opened_by(function.policy), source.folder.path, "")
-        self._session = Session(spawn, cast("Channel", _Sink(self._sent)), refusals)
+        self._session = Session(spawn, cast("Channel", _Sink(self._sent)), refusals, Mask())
         self._session.folder = source.folder
         _beside_a_loop(lambda: self._session.enter(source.module))
 

@@ -14,7 +14,19 @@ import pytest
 import echofn.processes
 from echofn import frames
 from echofn.manifest import Policy
-from unit.runtime.driving import PATIENCE_S, Base, alive, discover, job, processes, signal_of, until, write
+from unit.runtime.driving import (
+    PATIENCE_S,
+    WHOSE,
+    Base,
+    alive,
+    discover,
+    job,
+    planted,
+    processes,
+    signal_of,
+    until,
+    write,
+)  # fmt: skip
 
 DAEMON = """
 import os, signal, sys, time
@@ -70,6 +82,14 @@ BESIDE = {
 
 def test_a_base_tells_its_pid_and_python(base: Base) -> None:
     assert base.up == frames.Up(base.process.pid, sys.version)
+
+
+def test_no_other_functions_secret_is_in_the_memory_of_a_worker(base: Base) -> None:
+    """Nor what its base freed of one that was forked before; its own shows that the search finds."""
+    write(base.folder, m=WHOSE + "def f(): return in_memory()\n")
+    for name in ("a", "b", "a", "b"):
+        assert base.ready(level="off", secrets=planted(name)).one().result == [name]
+    assert base.ready(level="off").one().result == []
 
 
 def test_a_worker_stands_behind_the_minimal_walls(base: Base) -> None:

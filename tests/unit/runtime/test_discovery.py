@@ -9,7 +9,7 @@ import pytest
 
 from echofn.discovery_protocol import Described
 from echofn.manifest import LoadError
-from unit.runtime.driving import discover, write
+from unit.runtime.driving import WHOSE, discover, planted, write
 
 GOOD = "from echofn import queue\n@queue\ndef f(payload): pass\n"
 
@@ -182,6 +182,28 @@ def test_modules_with_secrets_get_exactly_theirs_in_a_process_of_their_own(folde
     assert "B_KEY" not in told["c"]
     assert "PLANTED" not in "".join(told.values())
     assert len({text.split()[1] for text in told.values()}) == 3
+
+
+def test_no_other_modules_secret_is_in_the_memory_of_an_import(folder: Path) -> None:
+    """Not in what Python code reaches, nor in what was freed; its own shows that the search finds."""
+    look = f"""
+import gc, sys
+{WHOSE}
+reached, frame = [], sys._getframe()
+for each in gc.get_objects():
+    if type(each) in (dict, list, tuple):
+        reached += [text for text in (each.values() if type(each) is dict else each) if type(text) is str]
+while frame is not None:
+    reached.append(frame.f_locals)
+    frame = frame.f_back
+reached = whose(" ".join(map(repr, reached)).encode())
+raise RuntimeError(f"reached {{reached}}, read {{in_memory()}}")
+"""
+    write(folder, a=look, b=look, plain=look)
+    answers = discover(folder, secrets={name: planted(name) for name in "ab"}, level="off")
+    told = {name: answer.errors[0].message for name, answer in answers.items()}
+    own = {name: f"RuntimeError: reached ['{name}'], read ['{name}']" for name in "ab"}
+    assert told == {**own, "plain": "RuntimeError: reached [], read []"}
 
 
 @pytest.mark.parametrize(
