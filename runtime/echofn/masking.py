@@ -7,9 +7,10 @@ Values are known, so text is searched for them, in the spellings that logs and t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, quote_plus, urlencode
 
 from echofn import codec, request
 from echofn.delivery import is_request
@@ -21,6 +22,9 @@ LEAST_CARRIED = 16  # of a secret in data that is kept: what is shorter may be a
 _MOVES = 1_000  # of a seam; only a value that repeats itself asks for more
 MAX_STEPS = 32
 MAX_PATH = 512
+_SAFE = ("", "/", "!#$%&'()*+,/:;=?@[]~")  # of what is written as it is in an address: urlencode, quote, requests
+_PERCENT = re.compile("%[0-9A-F]{2}")
+_is_plain = re.compile(r"[\w.~-]*", re.ASCII).fullmatch
 ROOTS = ("json", "headers", "query", "params")  # of paths into a webhook's request
 
 Steps = tuple[str, ...]
@@ -32,7 +36,8 @@ class Mask:
     __slots__ = ("_spellings",)
 
     def __init__(self, values: Iterable[object] = (), also: Mask | None = None) -> None:
-        found = {spelling for value in values for spelling in _spellings(value) if len(spelling) >= SHORTEST}
+        texts = {text for value in values for text in _texts(value) if len(text) >= SHORTEST}
+        found = {spelling for text in texts for spelling in _spellings(text) if len(spelling) >= SHORTEST}
         if also is not None:
             found.update(also._spellings)
         self._spellings: tuple[str, ...] = tuple(sorted(found, key=len, reverse=True))
@@ -75,7 +80,7 @@ class Mask:
             case bytes():
                 return self.text(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
             case int() | float() if not isinstance(value, bool):
-                return MASK if any(text in self._spellings for text in _spellings(value)) else value
+                return MASK if any(text in self._spellings for text in _texts(value)) else value
             case dict():
                 held = cast("dict[object, object]", value)
                 return {self.value(key): self.value(item) for key, item in held.items()}
@@ -241,8 +246,8 @@ def _begun(text: str, value: str) -> int:
     return len(text) - next((size for size in sizes if text.endswith(head[:size])), 0)
 
 
-def _spellings(value: object) -> Iterator[str]:
-    """How a value is written in text: as it is, in quotes, in JSON, in an address; a long text also line by line."""
+def _texts(value: object) -> Iterator[str]:
+    """What is looked for of a value; of a long text also each line."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, float) and value.is_integer():
@@ -251,11 +256,33 @@ def _spellings(value: object) -> Iterator[str]:
         yield str(value)
     if isinstance(value, str):
         text = value.strip()
-        for part in {text, *map(str.strip, text.splitlines())}:
-            yield part
-            yield repr(part)[1:-1]
-            yield json.dumps(part)[1:-1]
-            yield quote(part.encode("utf-8", "replace"), safe="")
+        yield from {text, *map(str.strip, text.splitlines())}
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """How a text is written: as it is, in quotes, as bytes, in JSON, in JSON within JSON, in an address."""
+    yield text
+    if _is_plain(text):
+        return  # all of them are the same
+    encoded = text.encode("utf-8", "replace")
+    once = [json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)]
+    yield from once
+    yield from (json.dumps(each, ensure_ascii=ascii_only)[1:-1] for each in once for ascii_only in (True, False))
+    for apart in ("'", "\\'"):  # which of the two Python writes depends on what stands around
+        pieces = text.split("'")
+        yield apart.join(repr(piece)[1:-1] for piece in pieces)
+        yield apart.join(ascii(piece)[1:-1] for piece in pieces)
+        yield apart.join(repr(piece)[2:-1] for piece in encoded.split(b"'"))
+    for safe in _SAFE:
+        for spelled in (quote(encoded, safe), quote_plus(encoded, safe)):
+            yield spelled
+            yield _PERCENT.sub(lambda found: found[0].lower(), spelled)
+    if not text.isascii():
+        try:
+            narrow = text.encode("latin-1")
+        except UnicodeEncodeError:
+            return
+        yield from (narrow.decode("utf-8", errors) for errors in ("backslashreplace", "replace", "surrogateescape"))
 
 
 def leaves_of(packed: bytes, redact: Sequence[str]) -> list[object]:
