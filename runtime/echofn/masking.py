@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, urlencode
+
+import msgspec
 
 from echofn import codec, request
 from echofn.delivery import is_request
@@ -20,6 +23,7 @@ MASK = "[redacted]"
 SHORTEST = 6  # characters
 LEAST_CARRIED = 16  # of a secret in data that is kept: what is shorter may be a word that the data has anyway
 _MOVES = 1_000  # of a seam; only a value that repeats itself asks for more
+_MOST_DIGITS = 40  # of a text that may be meant as a number
 MAX_STEPS = 32
 MAX_PATH = 512
 _SAFE = ("", "/", "!#$%&'()*+,/:;=?@[]~")  # of what is written as it is in an address: urlencode, quote, requests
@@ -33,14 +37,19 @@ Steps = tuple[str, ...]
 class Mask:
     """Values to be replaced wherever they are found."""
 
-    __slots__ = ("_spellings",)
+    __slots__ = ("_carried", "_numbers", "_spellings")
 
     def __init__(self, values: Iterable[object] = (), also: Mask | None = None) -> None:
         texts = {text for value in values for text in _texts(value) if len(text) >= SHORTEST}
         found = {spelling for text in texts for spelling in _spellings(text) if len(spelling) >= SHORTEST}
+        numbers = {number for text in texts for number in _numbers(text) if _digits(number) >= SHORTEST}
+        found.update(str(each) for number in numbers for each in _kinds(number))
         if also is not None:
             found.update(also._spellings)
+            numbers |= also._numbers
         self._spellings: tuple[str, ...] = tuple(sorted(found, key=len, reverse=True))
+        self._numbers: frozenset[float] = frozenset(numbers)
+        self._carried: tuple[bytes, ...] | None = None  # as data has those that are long enough
 
     def text(self, text: str) -> str:
         """The text without them. Mask before cutting: a part of a value is not found."""
@@ -80,7 +89,7 @@ class Mask:
             case bytes():
                 return self.text(value.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
             case int() | float() if not isinstance(value, bool):
-                return MASK if any(text in self._spellings for text in _texts(value)) else value
+                return MASK if value in self._numbers else value
             case dict():
                 held = cast("dict[object, object]", value)
                 return {self.value(key): self.value(item) for key, item in held.items()}
@@ -91,8 +100,12 @@ class Mask:
                 return value
 
     def is_in(self, data: bytes) -> bool:
-        """Whether one of at least `LEAST_CARRIED` characters is in encoded data."""
-        return any(len(text) >= LEAST_CARRIED and text.encode("utf-8", "replace") in data for text in self._spellings)
+        """Whether one of at least `LEAST_CARRIED` characters, as text or as a number, is in MessagePack or in text."""
+        if self._carried is None:
+            texts = [text.encode("utf-8", "replace") for text in self._spellings if len(text) >= LEAST_CARRIED]
+            numbers = [each for number in self._numbers for each in _kinds(number) if _is_carried(each)]
+            self._carried = (*texts, *map(msgspec.msgpack.encode, numbers))
+        return any(each in data for each in self._carried)
 
 
 def steps(path: str) -> Steps:
@@ -250,13 +263,37 @@ def _texts(value: object) -> Iterator[str]:
     """What is looked for of a value; of a long text also each line."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    if isinstance(value, float) and value.is_integer():
-        yield str(int(value))
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield str(value)
     if isinstance(value, str):
         text = value.strip()
         yield from {text, *map(str.strip, text.splitlines())}
+
+
+def _numbers(text: str) -> Iterator[float]:
+    """The numbers that `int` and `float` make of a text."""
+    if len(text) <= _MOST_DIGITS and not text.strip("+-_.0123456789eE"):
+        for kind in (int, float):
+            try:
+                number = kind(text)
+            except ValueError:
+                continue
+            if isfinite(number):
+                yield number
+
+
+def _kinds(number: float) -> list[float]:
+    """The number as a float and, if it is a whole one, as an int: they are equal, and written differently."""
+    return [float(number), int(number)] if number == int(number) else [number]
+
+
+def _digits(number: float) -> int:
+    return len(str(number).removesuffix(".0"))
+
+
+def _is_carried(number: float) -> bool:
+    """Whether data is searched for it: MessagePack gives one of so many digits eight bytes of its own."""
+    return _digits(number) >= LEAST_CARRIED and (isinstance(number, float) or -(2**63) <= number < 2**64)
 
 
 def _spellings(text: str) -> Iterator[str]:

@@ -74,6 +74,28 @@ def test_a_value_is_masked_wherever_it_recurs_in_builtins() -> None:
 
 
 @pytest.mark.parametrize(
+    "secret", ["4111111111111111", " 0004111111111111111\n", "+4_111_111_111_111_111", "4.111111111111111e15"]
+)
+def test_a_value_that_is_a_number_is_found_and_masked_as_one(secret: str) -> None:
+    mask, number = Mask([secret]), 4_111_111_111_111_111
+    for written in (number, float(number)):
+        assert mask.is_in(msgspec.msgpack.encode({"account": [written]}))
+        assert mask.value({"account": [written]}) == {"account": [MASK]}
+    assert mask.text(f"account {number}") == f"account {MASK}"
+    assert not mask.is_in(msgspec.msgpack.encode([number + 1, -number, 4_111]))
+    assert mask.value([number + 1, -number, 4_111]) == [number + 1, -number, 4_111]
+
+
+@pytest.mark.parametrize(
+    "secret", ["000001", "0000000000000042", "1.0000000000000", "123e40", "nan", "-inf", "_1_", "9" * 5_000]
+)
+def test_a_value_that_is_hardly_a_number_hides_no_numbers(secret: str) -> None:
+    mask, data = Mask([secret]), [0, 1, 42, 1.0, 0.5, 2**64 - 1, True, None]
+    assert mask.value(data) == data
+    assert not mask.is_in(msgspec.msgpack.encode(data))
+
+
+@pytest.mark.parametrize(
     ("redact", "changed"),
     [
         (["card.number"], {"card": {"number": MASK, "cvc": "971"}}),

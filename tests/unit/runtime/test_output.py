@@ -207,6 +207,20 @@ def test_a_print_that_is_no_text_is_the_callers_error(shared: Base) -> None:
     assert answer.fault.exception == "TypeError"
 
 
+def test_a_secret_that_is_a_number_leaves_as_none(shared: Base) -> None:
+    source = """
+        import os
+        def f(payload, ctx):
+            number = int(os.environ["KEY"])
+            if payload == "enqueue":
+                ctx.enqueue("m.g", {"account": number})
+            return {"account": number, "rate": float(number), "of": str(number), "count": 7}
+    """
+    worker = shared.serve(source, secrets={"KEY": "4111111111111111"})
+    assert worker.one().result == {**dict.fromkeys(("account", "rate", "of"), "[redacted]"), "count": 7}
+    assert "expected a payload without the value of a secret" in worker.one("enqueue").fault.message
+
+
 def test_a_secret_is_masked_wherever_a_long_line_is_cut(shared: Base) -> None:
     """The handler never ends its line: it goes out in parts, and a secret lies across the end of each."""
     key = "planted-0123456789-abcdefghij"
