@@ -21,7 +21,7 @@ from echofn.describe import Given, describe
 from echofn.discovery_protocol import Declared, Described, Discover, Finished, Importing, Module, Place, declared
 from echofn.faults import MAX_MESSAGE, Asker, advice, line_in, message_of, missing_variable, raw, safe, type_of
 from echofn.frames import HEADER
-from echofn.manifest import Function, LoadError
+from echofn.manifest import LoadError
 from echofn.masking import Mask
 from echofn.package import Folder
 from echofn.quoting import hide_by
@@ -149,18 +149,17 @@ def _described(module: Module, folder: Folder, refusals: Refusals, mask: Mask, o
 
 
 def _cleared(described: Described, mask: Mask) -> Described:
-    """The answer without a secret's value: masked in what went wrong, refused where a function would carry it along."""
+    """The answer without a secret's value: masked in what went wrong, refused where a function would carry it along, or
+    where an annotation that is off would show it."""
     errors = [msgspec.structs.replace(error, message=mask.text(error.message)) for error in described.errors]
-    functions: list[Function] = []
-    for function in described.functions:
-        if mask.is_in(_encode(function)):
-            text = (
-                "expected no secret in an option, a default or payload=, got the value of one; read it when a job runs"
-            )
-            errors.append(LoadError(described.module, function.file, text, function.line, kind="refused"))
-        else:
-            functions.append(function)
-    return msgspec.structs.replace(described, functions=tuple(functions), errors=tuple(errors))
+    text = "expected no secret in an option, a default or payload=, got the value of one; read it when a job runs"
+    functions = tuple(each for each in described.functions if not mask.is_in(_encode(each)))
+    off = [each for each in described.off if not mask.is_in(_encode(each))]
+    carriers = [(each.file, each.line) for each in described.functions if each not in functions]
+    carriers += [(each.file, each.line) for each in described.off if each not in off]
+    errors += [LoadError(described.module, file, text, line, kind="refused") for file, line in carriers]
+    off = [msgspec.structs.replace(each, function=mask.text(each.function), why=mask.text(each.why)) for each in off]
+    return msgspec.structs.replace(described, functions=functions, errors=tuple(errors), off=tuple(off))
 
 
 def _source_of(path: str) -> bytes:

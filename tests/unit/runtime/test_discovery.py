@@ -206,6 +206,19 @@ raise RuntimeError(f"reached {{reached}}, read {{in_memory()}}")
     assert told == {**own, "plain": "RuntimeError: reached [], read []"}
 
 
+@pytest.mark.parametrize("option", ["env=key", "enabled=False, name=key"])
+def test_an_annotation_that_is_off_shows_no_secret(folder: Path, option: str) -> None:
+    """A long one is refused as it is where the annotation counts; a short one may be a word, and is masked."""
+    source = f"import os\nfrom echofn import queue\nkey = os.environ['KEY']\n@queue({option})\ndef f(): pass\n"
+    write(folder, long=source, short=source)
+    answers = discover(folder, secrets={"long": {"KEY": "planted-0123456789"}, "short": {"KEY": "planted-"}})
+    (error,) = answers["long"].errors
+    assert (error.line, error.kind, answers["long"].off) == (4, "refused", ())
+    assert error.message.startswith("expected no secret in an option")
+    (off,) = answers["short"].off
+    assert (answers["short"].errors, "planted" in str(off), "[redacted]" in str(off)) == ((), False, True)
+
+
 @pytest.mark.parametrize(
     ("annotation", "told"),
     [
