@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, urlencode
@@ -28,6 +28,11 @@ MAX_STEPS = 32
 MAX_PATH = 512
 _SAFE = ("", "/", "!#$%&'()*+,/:;=?@[]~")  # of what is written as it is in an address: urlencode, quote, requests
 _PERCENT = re.compile("%[0-9A-F]{2}")
+_between_quotes = re.compile('[^"]{1,256}').findall
+_words_of = re.compile(
+    r"""[^\s"'<>{}\[\],;:&=]{1,256}"""
+).findall  # a longer one in pieces: all of them recur where it does
+_MOST_WORDS = 250  # of a body, each of which costs every line of the run
 _is_plain = re.compile(r"[\w.~-]*", re.ASCII).fullmatch
 ROOTS = ("json", "headers", "query", "params")  # of paths into a webhook's request
 
@@ -165,15 +170,31 @@ def _parts(payload: Any, redact: Sequence[str]) -> Iterator[tuple[Any, list[Step
         return
     for root in ROOTS[1:]:
         yield payload[root], [path[1:] for path in map(_lower, redact) if path[0] == root and path[1:]]
+    if within := _into_body(redact):
+        try:
+            yield _body(payload, _Pairs), within
+        except ValueError:
+            yield _words(payload), [()]
+
+
+class _Pairs(tuple[tuple[str, Any], ...]):
+    """An object with every value of a key that it says twice: whoever reads it takes the one or the other."""
+
+
+def _words(payload: dict[str, Any]) -> list[str]:
+    """What a body that cannot be read may say: where a path leads is not known, so every text and word is hidden."""
+    body = payload["body"]
     try:
-        yield _body(payload), _into_body(redact)
+        text = request.text_of(body, payload["headers"].get("content-type", ""))
     except ValueError:
-        pass  # it is masked whole
+        text = body.decode("utf-8", "replace")
+    kinds = [{part for part in parts(text) if len(part) >= SHORTEST} for parts in (_between_quotes, _words_of)]
+    return [part for kind in kinds for part in sorted(kind, key=len, reverse=True)[:_MOST_WORDS]]
 
 
-def _body(payload: dict[str, Any]) -> Any:
+def _body(payload: dict[str, Any], objects: Callable[[list[tuple[str, Any]]], Any] = dict) -> Any:
     try:
-        return request.decoded(payload["body"], payload["headers"].get("content-type", ""))
+        return request.decoded(payload["body"], payload["headers"].get("content-type", ""), objects)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -211,7 +232,12 @@ def _key(value: Any, step: str) -> Any:
 
 
 def _at(value: Any, path: Steps) -> Iterator[Any]:
-    for step in path:
+    for at, step in enumerate(path):
+        if isinstance(value, _Pairs):
+            for key, each in value:
+                if key == step:
+                    yield from _at(each, path[at + 1 :])
+            return
         if (key := _key(value, step)) is None:
             return
         value = value[key]
@@ -239,6 +265,9 @@ def _within(value: Any) -> Iterator[object]:
     if isinstance(value, dict):
         held = cast("dict[object, object]", value)
         for item in held.values():
+            yield from _within(item)
+    elif isinstance(value, _Pairs):
+        for _, item in value:
             yield from _within(item)
     elif isinstance(value, list):
         items = cast("list[object]", value)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
+
+    Objects = Callable[[list[tuple[str, Any]]], Any]
 
 FORM = "application/x-www-form-urlencoded"
 ENVELOPE = frozenset({"method", "path", "params", "query", "headers", "body"})  # the payload's keys
@@ -91,14 +93,14 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def json_of(body: bytes, content_type: str = "") -> Any:
+def json_of(body: bytes, content_type: str = "", objects: Objects = dict) -> Any:
     """A body as JSON (RFC 8259: no NaN). UTF-8, -16 and -32 are told apart by their bytes. Raises ValueError."""
     import json
 
     named = _charset(content_type)
     text: str | bytes = body if named is None or named.startswith("utf") else body.decode(named)
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return json.loads(text, parse_constant=_no_number, object_pairs_hook=objects)
     except RecursionError:
         raise ValueError("expected JSON of fewer levels") from None
 
@@ -110,16 +112,23 @@ def text_of(body: bytes, content_type: str = "") -> str:
 
 def form_of(body: bytes) -> dict[str, str]:
     """The fields of a form-encoded body. Raises ValueError."""
+    return dict(_fields(body))
+
+
+def decoded(body: bytes, content_type: str, objects: Objects = dict) -> Any:
+    """What a body says: the fields of a form, nothing where nothing came, else JSON. Raises ValueError.
+
+    `objects` makes what stands for an object, or a form, of its keys and values.
+    """
+    if media_type(content_type) == FORM:
+        return objects(_fields(body))
+    return json_of(body, content_type, objects) if body else None
+
+
+def _fields(body: bytes) -> list[tuple[str, Any]]:
     from urllib.parse import parse_qsl
 
-    return dict(parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=10_000))
-
-
-def decoded(body: bytes, content_type: str) -> Any:
-    """What a body says: the fields of a form, nothing where nothing came, else JSON. Raises ValueError."""
-    if media_type(content_type) == FORM:
-        return form_of(body)
-    return json_of(body, content_type) if body else None
+    return [*parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=10_000)]
 
 
 def _charset(content_type: str) -> str | None:

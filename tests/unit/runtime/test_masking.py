@@ -146,6 +146,43 @@ def test_a_webhooks_body_is_spelled_anew_or_hidden_whole(kind: str, body: bytes,
     assert shown(given, given, [path]) == {**given, "body": hidden}
 
 
+CARD = "4333333333333333"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/json", f'{{"card":"{CARD}"'),
+        ("application/json", f'{{"note": "long enough", "card":{CARD}, '),
+        ("application/json", f'{{"card":"{CARD}","card":"x"}}'),
+        ("application/json", f'{{"card":{{"number":"{CARD}"}},"card":[1]}}'),
+        ("application/json", f'{{"card":"x","card":"{CARD}"}}'),
+        ("application/json", f"<order><card>{CARD}</card></order>"),
+        ("application/json", "[" * 100_000 + f'"{CARD}"'),
+        ("application/json; charset=utf-16", f'{{"card":"{CARD}"'),
+        ("application/x-www-form-urlencoded", f"card={CARD}&id=7&card=x"),
+        ("application/x-www-form-urlencoded", f"card={CARD}&id=%ff"),
+    ],
+)
+def test_a_body_that_says_a_key_twice_or_cannot_be_read_is_hidden_where_it_recurs(kind: str, body: str) -> None:
+    data = body.encode("utf-16" if "utf-16" in kind else "utf-8")
+    given = request(data, kind)
+    mask = Mask(leaves(given, ["card"]))
+    for said in (f"declined {CARD}", repr(data), body, f"{CARD} and {body!r}"):
+        assert CARD not in mask.text(said)
+    assert CARD not in str(shown({"of": [CARD, int(CARD)]}, given, ["card"]))
+    assert CARD.encode() not in shown(given, given, ["card"])["body"]
+
+
+def test_the_words_of_a_body_that_cannot_be_read_are_so_many_at_most() -> None:
+    given = request(" ".join(f"word-{n}" for n in range(50_000)).encode() + f" {CARD}".encode())
+    found = [str(leaf) for leaf in leaves(given, ["card"])]
+    assert (len(found), CARD in found, max(map(len, found))) == (500, True, 256)
+    long = "planted-" * 500
+    assert "planted-" not in Mask(leaves(request(f'{{"card": "{long}'.encode()), ["card"])).text(f"declined {long}")
+    assert leaves(given, ["headers.x-key"]) == ["v"]
+
+
 def test_the_other_parts_of_a_request_are_masked_by_their_paths_and_its_body_left() -> None:
     given = request(b'{"k": "v"}')
     masked = shown(given, given, ["headers.X-Key", "query.k.1", "params.tenant"])
