@@ -18,7 +18,7 @@ import uvloop
 from echod.gateway.connection import Bounds
 from echod.gateway.limits import Aim, Crowd, Lag, Pace
 from echod.model.job import Done
-from unit.gateway.kit import Rig, Valkey, hold, serving
+from unit.gateway.kit import LEASE_MS, Rig, Valkey, hold, serving
 
 QUICK = Bounds(head_s=0.4, body_s=0.5, body_rate=1000, linger_s=0.3, head_bytes=4096, headers=20)
 
@@ -254,13 +254,67 @@ async def test_a_connection_serves_many_requests(rig: Rig) -> None:
             assert (await connection.answer())[0] == 200
 
 
-async def test_an_upgrade_is_not_taken_and_what_follows_it_not_read(rig: Rig) -> None:
+UPGRADE = (b"Connection: Upgrade, HTTP2-Settings", b"UpGrade: h2c", b"HTTP2-Settings: AAMAAABkAAQAAP__")
+WORDS = b'["Upgrade: h2c\\r\\n", 1]'
+IN_CHUNKS = b"%x\r\n%s\r\n" % (4, WORDS[:4]) + b"%x\r\n%s\r\n0\r\nUpgrade: h2c\r\n\r\n" % (len(WORDS) - 4, WORDS[4:])
+ASKS_FOR_MORE = [post(*UPGRADE, b"Content-Length: %d" % len(WORDS)) + WORDS, post(CHUNKED, *UPGRADE) + IN_CHUNKS]
+
+
+@pytest.mark.parametrize("sent", ASKS_FOR_MORE, ids=["length", "chunked"])
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+async def test_an_upgrade_is_not_taken_and_the_body_is_whole(rig: Rig, sent: bytes, size: int) -> None:
+    """A server may ignore Upgrade (RFC 9110, 7.8); who asked goes on in HTTP/1.1, and may be pipelining."""
+    both = sent + GET + sent
     async with wire(rig) as connection:
-        await connection.send(
-            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + GET
-        )
-        assert (await connection.answer())[0] == 200
-        assert await connection.ended() == b""
+        await connection.send(*(both[at : at + size] for at in range(0, len(both), size)))
+        assert [(await connection.answer())[0] for _ in range(3)] == [202, 200, 202]
+    for _ in range(2):
+        assert msgspec.msgpack.decode((await rig.claim("hello.any")).payload) == msgspec.json.decode(WORDS)
+    assert await minted(rig) == 0
+
+
+@pytest.mark.parametrize("sent", ASKS_FOR_MORE, ids=["length", "chunked"])
+async def test_an_upgrade_wherever_its_head_and_body_are_parted(rig: Rig, sent: bytes) -> None:
+    cuts = range(sent.index(b"h2c"), len(sent), 3)
+    async with wire(rig) as connection:
+        for cut in cuts:
+            await connection.send(GET + sent[:cut])
+            assert (await connection.answer())[0] == 200  # what came so far was read by itself
+            await connection.send(sent[cut:] + GET)
+            assert [(await connection.answer())[0] for _ in range(2)] == [202, 200]
+    jobs = (await rig.bus.claim("hello.any", "WRK1", len(cuts) + 1, LEASE_MS)).jobs
+    assert [msgspec.msgpack.decode(job.payload) for job in jobs] == [msgspec.json.decode(WORDS)] * len(cuts)
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (get(b"/healthz", b"Host: localhost", *UPGRADE) + GET, [200, 200]),
+        (get(b"/healthz", b"Host: localhost", b"Connection: close", *UPGRADE) + GET, [200]),
+        (get(b"/healthz", b"Host: localhost", *UPGRADE, version=b"1.0") + GET, [200]),
+        (post(*UPGRADE, b"Content-Length: 9") + b"1" + GET, [400]),  # a body is as long as it was said to be
+        (post(*UPGRADE, CHUNKED) + b"zz\r\n1\r\n0\r\n\r\n" + GET, [400]),
+        (post(*UPGRADE, CHUNKED, b"Content-Length: 1") + b"1\r\n1\r\n0\r\n\r\n" + GET, [400]),
+        (post(*UPGRADE, b"Content-Length: 1", version=b"1.2") + b"1" + GET, [400]),
+        (post(*UPGRADE, b"Content-Length: 8000000") + b"1" + GET, [413]),
+    ],
+)
+async def test_what_asks_for_an_upgrade_is_read_as_strictly_as_the_rest(
+    quick: Rig, sent: bytes, statuses: list[int]
+) -> None:
+    async with wire(quick) as connection:
+        await connection.send(sent)
+        assert [(await connection.answer())[0] for _ in statuses] == statuses
+        if statuses != [200, 200]:
+            assert await connection.ended() == b""
+    assert await minted(quick) == 0
+
+
+async def test_a_body_behind_an_upgrade_that_never_comes_is_408(quick: Rig) -> None:
+    async with wire(quick) as connection:
+        await connection.send(post(*UPGRADE, b"Content-Length: 9"), b"1")
+        assert (await connection.answer())[0] == 408
+    assert await minted(quick) == 0
 
 
 # ---- too much -----------------------------------------------------------------------------------------------------

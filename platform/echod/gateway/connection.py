@@ -3,7 +3,8 @@
 uvicorn parses with llhttp in its strict mode, which refuses bare line feeds, folded headers, NULs, a length beside a
 transfer coding, two lengths and bad chunk sizes. What it lets through and we do not: codings other than `chunked`, a
 coding in HTTP/1.0, versions other than 1.0 and 1.1, CONNECT, heads and trailers without bound, and time without end.
-The host of a target that is a whole address stands in for `Host`, as RFC 9112 has it (section 3.2.2).
+The host of a target that is a whole address stands in for `Host`, as RFC 9112 has it (section 3.2.2). An `Upgrade` is
+ignored (RFC 9110, section 7.8): llhttp would end the message with its head, so another parser reads on from there.
 
 A timer stands only while a head or body is incomplete after a read: a request that arrives whole costs none, an idle
 connection only uvicorn's own for keep-alive. RFC 9112 has the rules, section 11.2 the reasons.
@@ -30,6 +31,7 @@ from echod.gateway.limits import Intake
 from echod.gateway.problems import MEDIA_TYPE, Problem
 from echod.gateway.target import EXPECTED, Misformed, origin_form
 
+_FRAMING = {b"connection", b"content-length", b"transfer-encoding"}  # what says how a message goes on behind its head
 _MOST_FRAMING = 16  # bytes sent for each byte of a body: a chunk of one byte takes six
 _ALWAYS = tuple(path.encode() for path in ANY_HOST)  # answered in a flood, too
 _LAST_RECEIVED = struct.Struct("=52xI")  # tcpi_last_data_recv of the kernel's struct tcp_info, in milliseconds
@@ -67,6 +69,7 @@ class Connection(HttpToolsProtocol):
         self._part: Literal["idle", "head", "body"] = "idle"
         self._refusal: Problem | None = None
         self._is_ended = False  # nothing more is read
+        self._is_shown = False  # what is parsed is a head of our own, after an upgrade
         self._is_begun = False  # the request being read has a cycle, which answers it
         self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0  # of the head being read, by what was parsed
@@ -92,35 +95,64 @@ class Connection(HttpToolsProtocol):
         if self._is_ended or self.transport.is_closing():
             self._discard(len(data))
             return
-        before, upgrades = self._part, False
-        parser: Any = self.parser  # None only once the connection is lost
+        before = self._part
         try:
-            parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            upgrades = True
+            self._parse(data)
         except httptools.HttpParserInvalidURLError:
             self._spoil("bad-request", EXPECTED)
         except httptools.HttpParserError:
             self._spoil("bad-request", "expected a well-formed HTTP/1.1 request")
         if self._refusal is not None:
             self._refuse(self._refusal)
-        elif upgrades:  # to nothing of ours: answered as if it had not been asked for, and nothing after it is read
-            self._is_ended = True
         else:
             self._watch(before, len(data))
 
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser. One that stops at an upgrade, behind the head, is replaced by one that reads on."""
+        while True:
+            parser: Any = self.parser  # None only once the connection is lost
+            try:
+                parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._refusal is not None:
+                    return
+                data = data[upgrade.args[0] :]
+                self._ignore_upgrade()
+            else:
+                return
+
+    def _ignore_upgrade(self) -> None:
+        """Have a parser that is where this one would be, had the request not asked for an upgrade.
+
+        It is shown a head with the same framing, of which nobody hears but it; a message without a body ends there.
+        """
+        parser: Any = self.parser
+        framing = [name + b": " + value for name, value in self.headers if name in _FRAMING]
+        start = b"POST / HTTP/" + parser.get_http_version().encode()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._is_shown = True
+        self.parser.feed_data(b"\r\n".join([start, *framing, b"", b""]))
+        self._is_shown = False
+
     def on_message_begin(self) -> None:
+        if self._is_shown:
+            return
         super().on_message_begin()
         self._disarm()
         self._part, self._is_begun = "head", False
         self._head_bytes = self._raw_bytes = self._trailers = 0
 
     def on_url(self, url: bytes) -> None:
+        if self._is_shown:
+            return
         super().on_url(url)
         if len(self.url) > self.bounds.target_bytes:
             self._spoil("headers-too-large", f"expected an address of at most {self.bounds.target_bytes} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_shown:
+            return
         if self._part == "body":  # a trailer: nothing of ours, and never a header
             self._trailers += 1
             if self._trailers > self.bounds.headers:
@@ -135,6 +167,8 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._is_shown:
+            return
         self._disarm()
         self._part, self._body_bytes, self._raw_bytes, self._began = "body", 0, 0, self.loop.time()
         if self._refusal is None and (fault := self._fault() or self._take_target()):
@@ -153,6 +187,9 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        parser: Any = self.parser
+        if self._refusal is None and parser.should_upgrade():
+            return  # not before the parser that ignores the upgrade says so
         self._disarm()
         self._part = "idle"
         if self._refusal is None:

@@ -185,6 +185,14 @@ async def test_one_byte_chunks_without_a_length_are_one_body(rig: Rig) -> None:
     assert (await minted(rig, "gh.push"))["body"] == body
 
 
+async def test_a_delivery_that_offers_http_2_is_verified_over_its_whole_body(rig: Rig) -> None:
+    """As `curl --http2` sends it."""
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
+    body = b'{"a": 1}'
+    await taken(rig, "/hooks/gh", body, {**github(body), **offer})
+    assert (await minted(rig, "gh.push"))["body"] == body
+
+
 async def test_more_than_a_mebibyte_is_413_with_and_without_a_length(rig: Rig) -> None:
     body = b"x" * (1024 * 1024 + 1)
 
