@@ -16,9 +16,9 @@ import pytest
 import uvloop
 
 from echod.gateway.connection import Bounds
-from echod.gateway.limits import Aim, Crowd, Lag, Pace
+from echod.gateway.limits import Aim, Bodies, Crowd, Lag, Pace
 from echod.model.job import Done
-from unit.gateway.kit import LEASE_MS, Rig, Valkey, hold, serving
+from unit.gateway.kit import LEASE_MS, Rig, Valkey, hold, serving, until
 
 QUICK = Bounds(head_s=0.4, body_s=0.5, body_rate=1000, linger_s=0.3, head_bytes=4096, headers=20)
 
@@ -513,6 +513,69 @@ async def test_who_waits_for_something_else_keeps_nobody_out(rig: Rig) -> None:
         assert not any(each.done() for each in waiting)
         for each in waiting:
             each.cancel()
+
+
+@contextlib.asynccontextmanager
+async def half_sent(
+    rig: Rig, bodies: Bodies, head: bytes = b"Content-Length: 1000", part: bytes = b"x" * 600
+) -> AsyncIterator[Wire]:
+    """A connection whose body has come in part, and is counted."""
+    before = bodies.size
+    async with wire(rig) as connection:
+        await connection.send(post(head) + (b"%x\r\n" % len(part) if head == CHUNKED else b"") + part)
+        await until(lambda: bodies.size == before + len(part))
+        yield connection
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 1000", CHUNKED], ids=["length", "chunked"])
+async def test_bodies_on_their_way_are_bounded_together(rig: Rig, head: bytes) -> None:
+    """1,500 connections that stop a few bytes before their end were 1.4 GB."""
+    bodies = rig.desk.intake.callers = Bodies(2000)
+    async with half_sent(rig, bodies, head), half_sent(rig, bodies, head), half_sent(rig, bodies, head) as third:
+        async with wire(rig) as fourth:
+            await fourth.send(post(head) + (b"258\r\n" if head == CHUNKED else b"") + b"x" * 600)
+            status, headers, body = await fourth.answer()
+            assert (status, headers["retry-after"]) == (503, "1"), body
+            assert msgspec.json.decode(body)["type"] == "urn:echod:problem:busy"
+        assert bodies.size == 1800  # what was refused is not kept
+        for _ in range(3):
+            assert (
+                await rig.call("shop.once", "x" * 5000)
+            ).status_code == 202  # what comes at a stroke waits for nobody
+        await third.send(b"\r\n0\r\n\r\n" if head == CHUNKED else b"x" * 400)
+        assert (await third.answer())[0] == 400  # whole, and no JSON
+        assert bodies.size == 1200
+        async with half_sent(rig, bodies, head):
+            assert bodies.size == 1800
+    await until(lambda: bodies.size == 0)
+
+
+async def test_a_body_leaves_the_sum_however_it_ends(quick: Rig) -> None:
+    bodies = quick.desk.intake.callers
+    async with half_sent(quick, bodies) as slow:
+        assert (await slow.answer())[0] == 408
+        await until(lambda: bodies.size == 0)
+    async with half_sent(quick, bodies) as gone:
+        gone.writer.transport.abort()
+        await until(lambda: bodies.size == 0)
+    async with half_sent(quick, bodies, CHUNKED) as broken:
+        await broken.send(b"zz\r\n")
+        assert (await broken.answer())[0] == 400
+        await until(lambda: bodies.size == 0)
+    async with half_sent(quick, bodies, CHUNKED) as large:
+        for _ in range(20):
+            await large.send(b"\r\n10000\r\n" + b"x" * 65_536)
+        assert (await large.answer())[0] == 413
+        await until(lambda: bodies.size == 0)
+    quick.desk.intake.crowd.size = 1_000_000
+    async with wire(quick) as crowded:
+        await crowded.send(post(b"Content-Length: 1") + b"1")
+        assert (await crowded.answer())[0] == 503
+    quick.desk.intake.crowd.size = 0
+    async with half_sent(quick, bodies) as waiting:
+        await waiting.send(b"x" * 400)
+        assert (await waiting.answer())[0] == 400
+        assert bodies.size == 0
 
 
 def test_a_turn_of_the_loop_takes_in_more_than_one_connection(server: Valkey) -> None:

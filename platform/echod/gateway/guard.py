@@ -72,7 +72,8 @@ class Guard:
             caller = await self._caller(scope, headers)
             limit = self._larger.get(scope["path"], MAX_BODY_BYTES)
             _check_length(headers, limit)
-            work = Work(self._intake.crowd)
+            bodies = self._intake.strangers if caller.by == "nobody" else self._intake.callers
+            work = Work(self._intake.crowd, bodies)
             if scope["path"] not in ANY_HOST and not _has_body(headers):
                 work.begin()
         except (Problem, BusError) as error:
@@ -186,7 +187,7 @@ def _has_body(headers: Headers) -> bool:
 
 
 def _bounded(receive: Receive, limit: int, work: Work) -> Receive:
-    """`receive`, which raises once a body without a length has become too large; with its last part the work begins."""
+    """`receive`, which raises once a body is too large, or one of too many; with its last part the work begins."""
     received = 0
 
     async def bounded() -> Message:
@@ -196,7 +197,9 @@ def _bounded(receive: Receive, limit: int, work: Work) -> Receive:
             received += len(message.get("body", b""))
             if received > limit:
                 raise _too_large(limit)
-            if not message.get("more_body", False):
+            if message.get("more_body", False):
+                work.grew(len(message["body"]))
+            else:
                 work.begin()
         return message
 

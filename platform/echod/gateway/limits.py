@@ -23,6 +23,8 @@ from echofn.units import rate
 DEFAULT_LIMIT = "1000/s"  # of clients beyond this machine
 LOGIN_LIMIT = "30/m"  # of everybody: guesses
 OFF = "off"
+_STRANGERS_BYTES = 64 * 1024 * 1024  # of bodies on their way whose senders showed no token; apart, so that they keep
+_CALLERS_BYTES = 256 * 1024 * 1024  # nobody out who showed one
 _MOST_BUCKETS = 16_384
 _LONGEST_PATH = 200
 
@@ -176,18 +178,51 @@ class Crowd:
             self._cut_at = now_s
 
 
+class Bodies:
+    """The bodies that have come in part, in bytes, and how many they may be together.
+
+    Each is bounded by its own limit, those who send them are not: thousands that stop before their end are gigabytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.size = 0
+
+    def grew(self, size_bytes: int) -> None:
+        """So much more. Raises `busy` where there is no room for it."""
+        if self.size + size_bytes > self._most:
+            raise busy("expected fewer bodies on their way at once")
+        self.size += size_bytes
+
+    def left(self, size_bytes: int) -> None:
+        """So much less."""
+        self.size -= size_bytes
+
+
 class Work:
-    """One request's place in the crowd: from when it has come whole until its answer, or its waiting, begins."""
+    """One request's place in the crowd: from when it has come whole until its answer, or its waiting, begins.
 
-    __slots__ = ("_among", "_began_s", "_crowd")
+    Until it has come whole it has one among the bodies instead. One that came at a stroke never needs that.
+    """
 
-    def __init__(self, crowd: Crowd) -> None:
+    __slots__ = ("_among", "_began_s", "_bodies", "_crowd", "_held_bytes")
+
+    def __init__(self, crowd: Crowd, bodies: Bodies) -> None:
         self._crowd: Crowd | None = crowd
+        self._bodies = bodies
+        self._held_bytes = 0
         self._among = 0
         self._began_s = 0.0
 
+    def grew(self, size_bytes: int) -> None:
+        """A part of its body came, not the last. Raises `busy` where there is no room for it."""
+        if self._crowd is not None:
+            self._bodies.grew(size_bytes)
+            self._held_bytes += size_bytes
+
     def begin(self) -> None:
         """Take the place, once. Raises `busy` where there is none."""
+        self._let_go()
         if self._crowd is None or self._among:
             return
         if self._crowd.is_full:
@@ -198,9 +233,14 @@ class Work:
 
     def end(self) -> None:
         """Leave it, for good."""
+        self._let_go()
         crowd, self._crowd = self._crowd, None
         if crowd is not None and self._among:
             crowd.left(self._began_s, asyncio.get_running_loop().time(), self._among)
+
+    def _let_go(self) -> None:
+        self._bodies.left(self._held_bytes)
+        self._held_bytes = 0
 
 
 def busy(why: str) -> Problem:
@@ -218,6 +258,8 @@ class Intake:
         self._logins = None if limit == OFF else Buckets(LOGIN_LIMIT)
         self.lag = Lag()
         self.crowd = Crowd()
+        self.strangers = Bodies(_STRANGERS_BYTES)
+        self.callers = Bodies(_CALLERS_BYTES)
 
     def turned_away(self, unread_s: float | None) -> Problem | None:
         """Count a request, which lay in the kernel for so long; `busy` where there is no room for it."""

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from echod.config import Config
-from echod.gateway.limits import Aim, Buckets, Crowd, Intake, Lag, Pace, Work
+from echod.gateway.limits import Aim, Bodies, Buckets, Crowd, Intake, Lag, Pace, Work
 from echod.gateway.problems import Problem
 
 
@@ -129,7 +129,7 @@ def test_few_slow_requests_say_nothing_about_how_many_there_may_be() -> None:
 
 async def test_a_request_takes_one_place_and_leaves_it_once() -> None:
     crowd = Crowd(Aim(first=1))
-    one, two = Work(crowd), Work(crowd)
+    one, two = Work(crowd, Bodies(0)), Work(crowd, Bodies(0))
     one.begin()
     one.begin()
     assert crowd.size == 1

@@ -29,9 +29,10 @@ import httpx
 import msgspec
 import pytest
 
+from echod.gateway.limits import Bodies
 from echod.model.ids import VersionId
 from echofn.manifest import CronTrigger, Hmac, QueueTrigger, Verify, WebhookTrigger
-from unit.gateway.kit import Rig, Valkey, function, publish, serving
+from unit.gateway.kit import Rig, Valkey, function, publish, serving, until
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "data/webhooks.json").read_text())
 SECRET = "It's a Secret to Everybody"
@@ -206,6 +207,33 @@ async def test_more_than_a_mebibyte_is_413_with_and_without_a_length(rig: Rig) -
 
 
 # ---- what is kept -------------------------------------------------------------------------------------------------
+
+
+async def half_sent(rig: Rig, path: str, *headers: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that stops 1,000 bytes before the end of 10,000."""
+    reader, writer = await asyncio.open_connection(*rig.server.address)
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Length: 10000", *headers, "", ""]
+    writer.write("\r\n".join(lines).encode() + b"x" * 9000)
+    return reader, writer
+
+
+async def test_strangers_bodies_are_bounded_together_and_keep_no_caller_out(rig: Rig) -> None:
+    intake = rig.desk.intake
+    intake.strangers = Bodies(10_000)
+    _, held = await half_sent(rig, "/hooks/gh")
+    await until(lambda: intake.strangers.size == 9000)
+    reader, refused = await half_sent(rig, "/hooks/gh")
+    async with asyncio.timeout(10):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1\r\n" in (await reader.readuntil(b"\r\n\r\n")).lower()
+    assert rig.desk.counts.deliveries["gh.push", "busy"] == 1
+    _, called = await half_sent(rig, "/functions/both.ways", "Authorization: Bearer the-gateways-own")
+    await until(lambda: intake.callers.size == 9000)
+    await taken(rig, "/hooks/gh", b"{}", github(b"{}"))  # what comes at a stroke waits for nobody
+    assert intake.strangers.size == 9000
+    for writer in (held, refused, called):
+        writer.close()
+    await until(lambda: intake.strangers.size == intake.callers.size == 0)
 
 
 async def test_the_request_is_kept_raw_but_for_credentials(rig: Rig) -> None:
