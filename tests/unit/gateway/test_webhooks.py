@@ -186,6 +186,12 @@ async def test_one_byte_chunks_without_a_length_are_one_body(rig: Rig) -> None:
     assert (await minted(rig, "gh.push"))["body"] == body
 
 
+@pytest.mark.parametrize(("second", "status"), [("gzip", 415), ("identity", 202)])
+async def test_codings_are_one_list_however_many_headers_have_them(second: str, status: int, rig: Rig) -> None:
+    headers = [*github(b"{}").items(), ("Content-Encoding", "identity"), ("Content-Encoding", second)]
+    assert (await post(rig, "/hooks/gh", b"{}", headers)).status_code == status
+
+
 async def test_a_delivery_that_offers_http_2_is_verified_over_its_whole_body(rig: Rig) -> None:
     """As `curl --http2` sends it."""
     offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAAP__"}
