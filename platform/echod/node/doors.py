@@ -10,6 +10,8 @@ from echod.errors import Refused
 from echofn.manifest import Function
 from echofn.walls import trial
 
+_SHORTEST_TOKEN = 16  # characters
+
 
 class Walls(NamedTuple):
     """The level handlers run at, and what this machine lacks of a better one."""
@@ -46,11 +48,18 @@ def needs_token(config: Config, verb: str) -> bool:
 
 
 def refuse_open_door(config: Config, verb: str, *, has_tokens: bool = False) -> None:
-    """Raises Refused when callers must show a token and there is none, neither in `config` nor in the bus."""
-    if config.token or has_tokens or not needs_token(config, verb):
+    """Raises Refused when callers must show a token and there is none, in `config` or the bus, or one to be guessed."""
+    if not needs_token(config, verb):
+        return
+    make = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+    if config.token and len(config.token) < _SHORTEST_TOKEN:
+        raise Refused(
+            f"ECHOD_TOKEN: expected at least {_SHORTEST_TOKEN} characters, which nobody guesses, got "
+            f'{len(config.token)}; make one: ECHOD_TOKEN="$({make})"'
+        )
+    if config.token or has_tokens:
         return
     who = "every process of this machine" if is_loopback(config.host) else "other machines too"
-    make = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
     raise Refused(
         f"{verb} on {config.host}: {who} could run your functions, and no token is set; start it with one: "
         f'ECHOD_TOKEN="$({make})" echod {verb} --host {config.host}'

@@ -25,7 +25,16 @@ def test_dev_on_loopback_needs_no_token_and_start_does(host: str) -> None:
 def test_beyond_loopback_a_token_is_needed_and_the_command_printed(host: str) -> None:
     with pytest.raises(Refused, match=rf'ECHOD_TOKEN=".*" echod start --host {host}'):
         refuse_open_door(Config(host=host), "start")
-    refuse_open_door(Config(host=host, token="t"), "start")
+    refuse_open_door(Config(host=host, token="0123456789abcdef"), "start")
+
+
+@pytest.mark.parametrize("verb", ["start", "gateway"])
+def test_a_token_that_can_be_guessed_is_refused_and_not_shown(verb: str) -> None:
+    for token in ("x", "0123456789abcde"):
+        with pytest.raises(Refused, match=rf"expected at least 16 .*, got {len(token)}; .*secrets") as refused:
+            refuse_open_door(Config(token=token), verb, has_tokens=True)
+        assert "0123456789abcde" not in str(refused.value)
+    refuse_open_door(Config(token="x"), "dev")  # where anybody on this machine may
 
 
 def test_a_level_that_is_not_there_is_refused_and_auto_takes_the_best(
