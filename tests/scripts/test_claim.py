@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from audit import audit, open_books
 from doing import LEASE_MS, ME, claim, claim_one, done, hold, mint, settle
 from echod.bus import Bus
+from echod.errors import BusAway, BusError
 from echod.model.job import Mint, Occurrence
 from valkey import Server
 
@@ -304,3 +307,66 @@ async def test_a_huge_claim_is_served_whole(bus: Bus, server: Server) -> None:
         await mint(bus, count=250, lane=lane)
     assert len(await claim(bus, 500)) == 500
     assert open_books(server, "f").lanes == {}
+
+
+@pytest.mark.parametrize("lanes", [1, 4500])
+async def test_a_claim_of_more_than_one_call_serves_loses_none(bus: Bus, server: Server, lanes: int) -> None:
+    """The stack of Lua holds 8,000 values, two of them a job: a claim is cut before, and the bell rings for the others."""
+    bus.link.patience_s = 20
+    await mint_many(bus, 4500, lanes)
+    assert await bus.ring_wait(5) == "f"
+    jobs = (await bus.claim("f", ME, 4500, LEASE_MS)).jobs
+    assert len(jobs) == 1000
+    found = audit(server, "f")
+    assert (len(found.active), sum(map(len, found.lanes.values()))) == (1000, 3500)
+    assert await bus.ring_wait(5) == "f"
+    await bus.claim("f", ME, 1, LEASE_MS)
+    assert await bus.ring_wait(5) == "f"
+    # Of another claimer, who was not told by the bell.
+    assert len((await bus.claim("f", "WRK2", 4500, LEASE_MS)).jobs) == 1000
+
+
+async def mint_many(bus: Bus, count: int, lanes: int) -> None:
+    for start in range(0, count, 500):
+        numbers = range(start, min(start + 500, count))
+        await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"\xc0", lane=f"L{each % lanes}") for each in numbers])
+
+
+async def test_many_verdicts_are_settled_in_one_call(bus: Bus, server: Server) -> None:
+    bus.link.patience_s = 20
+    await mint_many(bus, 9000, 1)
+    jobs = [job for _ in range(9) for job in (await bus.claim("f", ME, 1000, LEASE_MS)).jobs]
+    await settle(bus, [done(job) for job in jobs])
+    assert (len(audit(server, "f").active), len(open_books(server, "f").done)) == (0, 9000)
+
+
+async def test_after_a_call_that_broke_off_one_job_is_claimed_before_many(bus: Bus, server: Server) -> None:
+    """An error that no script says on purpose: what was taken may be lost, and as many are not risked again."""
+    await mint_many(bus, 50, 1)
+    server.command("SET", "emq:{f}:active", "spoiled")
+    for _ in range(3):
+        with pytest.raises(BusError, match="WRONGTYPE"):
+            await bus.claim("f", ME, 20, LEASE_MS)
+    assert int(str(server.command("ZCARD", "emq:{f}:lane:L0"))) == 50 - 20 - 1 - 1
+    server.command("DEL", "emq:{f}:active")
+    assert len(await claim(bus, 20)) == 20
+
+
+async def test_a_bell_popped_for_a_claim_whose_reply_comes_late_is_answered(bus: Bus, server: Server) -> None:
+    """What the late reply brought is all that was wanted: the bell is for others, then."""
+    await mint(bus, count=2)
+    await claim(bus, 1)
+    real = bus.link.script
+
+    async def lost(*call: Any, **more: Any) -> Any:
+        await real(*call, **more)
+        raise BusAway("its reply was lost")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bus.link, "script", lost)
+        with pytest.raises(BusAway):
+            await bus.claim("f", ME, 1, LEASE_MS)
+    await mint(bus)
+    assert await bus.ring_wait(5) == "f"
+    assert len(await claim(bus, 1)) == 1
+    assert await bus.ring_wait(5) == "f"

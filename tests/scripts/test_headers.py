@@ -159,3 +159,24 @@ def test_every_script_compiles(server: Server) -> None:
 def test_the_protocol_page_is_current() -> None:
     page = Path(__file__).parents[2] / "docs" / "protocol.md"
     assert page.read_text() == document(), "run: python -m echod.bus.protocol > docs/protocol.md"
+
+
+UNPACKED = {  # what is written as many arguments at once: of a fixed length, or cut to one
+    "include/birth": ["fields"],  # of one row
+    "include/keys": ["values, first, math.min(first + VALUES_AT_ONCE - 1, #values)"],
+    "include/limits": ["asked"],  # LANE_FIELDS
+    "include/rows": ["more"],  # of one row
+    "include/serve": ["asked", "WANTED"],  # LANES_ASKED times five
+    "jobs": ["BRIEF"],
+}
+
+
+def test_no_list_without_a_bound_is_unpacked() -> None:
+    """Lua's stack holds 8,000 values, and a script that breaks off there has written what came before: `call_with`."""
+    found = {
+        str(path.relative_to(LUA).with_suffix("")): re.findall(
+            r"(?<!cmsgpack\.)\bunpack\(((?:[^()]|\([^()]*\))*)\)", code_of(path)[1]
+        )
+        for path in FILES
+    }
+    assert {name: lists for name, lists in found.items() if lists} == UNPACKED

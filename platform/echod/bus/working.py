@@ -19,7 +19,7 @@ from echod.bus.core import Core
 from echod.bus.driving import driven_ms
 from echod.bus.rows import child_of, claimed, hold_row, pack, verdict_row
 from echod.bus.wire import Argument
-from echod.errors import BusAway, BusFull
+from echod.errors import BusAway, BusError, BusFull
 from echod.model.ids import JobId
 from echod.model.job import Child, Claimed, Hold, Verdict
 
@@ -42,6 +42,7 @@ class _Desk:
         self.sequence = secrets.randbits(40)  # a claimer's id may be used again by a later process
         self.unanswered: _Call | None = None
         self.owed: list[SettleAnswer] = []  # answers that arrived before a call that then failed
+        self.broke = False  # the last call failed inside the script: what it had written by then stays written
 
 
 class Working(Core):
@@ -86,7 +87,12 @@ class Working(Core):
             desk.owed.append(earlier)
             verdicts = [verdict for verdict in verdicts if verdict.hold not in settled]
         count = max(count - sum(answer.claim.turns for answer in desk.owed), 0)
-        if desk.owed and not verdicts and count == 0:
+        if desk.broke and count > 1:
+            # What takes jobs and loses them must not take as many again: one, and the others where that goes well.
+            probe = await self._send_call(queue, desk, self._new_call(queue, claimer, desk, (), 1, lease_ms, begun))
+            desk.owed.append(probe)
+            count -= probe.claim.turns
+        if desk.owed and not verdicts and count == 0 and queue not in self.popped:
             answer = desk.owed.pop()
         else:
             answer = await self._send_call(
@@ -134,10 +140,11 @@ class Working(Core):
             return await self._send_call(queue, desk, _Call(f"{call.verb}!", call.arguments, call.settled))
         except BusAway:
             raise
-        except Exception:
+        except Exception as error:
+            desk.broke = type(error) is BusError  # no kind that we know: not refused
             self._not_run(queue, desk, call)
             raise
-        desk.unanswered = None
+        desk.unanswered, desk.broke = None, False
         return _answer(reply, queue)
 
     def _not_run(self, queue: str, desk: _Desk, call: _Call) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 BUDGET_US = 50_000  # of work per worker, handed over and not ended
 MOST_JOBS = 128  # a longer line gains nothing: the cost of a call is spread thin by then
+MOST_CLAIMED = 1000  # in one call: the bus serves no more turns in one
 MOST_BYTES = 1024 * 1024  # of payload per worker
 WEIGHT = 0.05  # of the newest run: one preempted run hardly counts, one slow run ends fetch-ahead at once
 
@@ -64,7 +65,7 @@ def wanted(load: Load) -> int:
     """
     free = sum(load.batch - held for held in load.held if held < load.batch)
     more = min(load.startable, max(1, len(load.held) + load.starting))
-    return max(free + load.starting * load.at_once + more - load.waiting, 0)
+    return min(max(free + load.starting * load.at_once + more - load.waiting, 0), MOST_CLAIMED)
 
 
 def hungry(load: Load) -> bool:

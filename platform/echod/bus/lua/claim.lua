@@ -6,11 +6,13 @@
 -- A job is [id, attempts, holder, failures, payload, lane, due, minted, version, occurrence,
 -- turn: the batch it belongs to, absent in a queue without], nil where default.
 -- `begun` is msgpack: holds [id, attempts, holder] that started since the last call. `popped` is 1 when the bell rang for us.
+-- Want 0: the bell is answered, and that is all.
 -- `limited` is 1 where limits are set: who claims takes no more than it can start at once.
 local again = rebuild(q, claimer, sequence)
 if again then return again end
 mark_begun(q, cmsgpack.unpack(begun))
-local jobs, blocked, retry_in_ms = serve_within_memory(q, tonumber(want), tonumber(lease_ms), holder)
+local jobs, blocked, retry_in_ms = {}, false, false
+if tonumber(want) > 0 then jobs, blocked, retry_in_ms = serve_within_memory(q, tonumber(want), tonumber(lease_ms), holder) end
 remember(q, claimer, sequence, holder, {}, jobs, blocked, retry_in_ms)
 close(q)
 if popped == '1' then answer_bell(q) end

@@ -111,7 +111,7 @@ for _, verdict in ipairs(cmsgpack.unpack(verdicts)) do
     act[verdict[1]](id, row, verdict)
   end
 end
-if #left > 0 then redis.call('ZREM', q.active, unpack(left)) end
+call_with('ZREM', q.active, left)
 if ended > 0 then
   file_archived(q)
   trim_archive(q, 2 * ended, memory_is_out)

@@ -72,7 +72,7 @@ end
 -- instant of before has put them.
 local function keep_limits(q)
   local over = redis.call('ZRANGEBYSCORE', q.windows, '-inf', now, 'LIMIT', 0, LANES_JUDGED)
-  if #over > 0 then redis.call('ZREM', q.windows, unpack(over)) end
+  call_with('ZREM', q.windows, over)
   for _, lane in ipairs(over) do redis.call('HDEL', q.lanes, lane .. ':s') end
   if lane_limits(q) then
     local seen = tonumber(redis.call('HGET', q.meta, 'seen'))

@@ -16,7 +16,7 @@ local archived, archived_bytes = {}, 0
 -- What ended in this call goes to the archive in one step: who calls make_ended calls this.
 local function file_archived(q)
   if #archived == 0 then return end
-  redis.call('ZADD', q.done, unpack(archived))
+  call_with('ZADD', q.done, archived)
   redis.call('HINCRBY', q.meta, 'ab', archived_bytes)
   archived, archived_bytes = {}, 0
 end

@@ -1,7 +1,8 @@
 -- Serving: lanes in turn by virtual time, a turn one job or one batch; the same outcome taken one by one or at once.
 -- KEYS job: lane: ring later held active dead meta lanes windows
 --
--- Limits count jobs, a batch's too: a claim, a turn, a batch is cut to what may start.
+-- Limits count jobs, a batch's too: a claim, a turn, a batch is cut to what may start. One call serves MOST_JOBS at most, or the
+-- batch that goes beyond: who wanted more hears the bell again.
 local MOST_JOBS, BATCH_BYTES = 1000, 8 * 1024 * 1024
 local MOST_ASIDE = 100
 local WANTED = {'p', 'a', 'f', 'l', 'ln', 'd', 'm', 'v', 'oc', 'u'}
@@ -90,9 +91,8 @@ local function start_in_lane(limits, lane, set, count)
 end
 
 local function count_starts(q)
-  local some = 2 * LANES_ASKED
-  for i = 1, #counted, some do redis.call('HSET', q.lanes, unpack(counted, i, math.min(i + some - 1, #counted))) end
-  for i = 1, #opened, some do redis.call('ZADD', q.windows, unpack(opened, i, math.min(i + some - 1, #opened))) end
+  call_with('HSET', q.lanes, counted)
+  call_with('ZADD', q.windows, opened)
   counted, opened = {}, {}
 end
 
@@ -189,7 +189,7 @@ local function serve_batches(q, count, size, room, lease_end, holder)
     end
   end
   start(q, started)
-  if #leases > 0 then redis.call('ZADD', q.active, unpack(leases)) end
+  call_with('ZADD', q.active, leases)
   return jobs, turn
 end
 
@@ -211,8 +211,8 @@ local function take_turns(q, turns, lanes, picked_at)
     end
   end
   count_starts(q)
-  if #stay > 0 then redis.call('ZADD', q.ring, unpack(stay)) end
-  if #gone > 0 then redis.call('ZREM', q.ring, unpack(gone)) end
+  call_with('ZADD', q.ring, stay)
+  call_with('ZREM', q.ring, gone)
   for _, lane in ipairs(full) do
     redis.call('ZREM', q.ring, lane.name)
     seat(q, lane.name, lane.at, lane.set)
@@ -237,7 +237,7 @@ local function serve_singly(q, count, lease_end, holder)
     lane.taken = lane.taken + 1
     lease_out(q, lane.ids[lane.taken * 2 - 1], lane.name, lease_end, holder, jobs, leases)
   end
-  if #leases > 0 then redis.call('ZADD', q.active, unpack(leases)) end
+  call_with('ZADD', q.active, leases)
   return jobs, #turns
 end
 
@@ -255,8 +255,9 @@ local function serve(q, count, lease_ms, holder)
   if batch then
     jobs, turns = serve_batches(q, count, batch, room, now + lease_ms, holder)
   else
-    jobs, turns = serve_singly(q, math.min(count, room), now + lease_ms, holder)
+    jobs, turns = serve_singly(q, math.min(count, room, MOST_JOBS), now + lease_ms, holder)
   end
+  if turns < count and #jobs >= MOST_JOBS then woken = true end
   if turns > 0 then return jobs, false, false end
   if redis.call('EXISTS', q.ring) == 1 then return {}, 'capped', ASK_AGAIN_MS end
   return {}, why_blocked(q)

@@ -38,7 +38,7 @@ local function trim_archive(q, limit, memory_is_out)
     gone[#gone + 1] = id
   end
   if #gone > 0 then
-    redis.call('ZREM', q.done, unpack(gone))
+    call_with('ZREM', q.done, gone)
     redis.call('HINCRBY', q.meta, 'ab', bytes - before_bytes)
   end
   return #gone
