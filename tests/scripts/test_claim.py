@@ -311,7 +311,7 @@ async def test_a_huge_claim_is_served_whole(bus: Bus, server: Server) -> None:
 
 @pytest.mark.parametrize("lanes", [1, 4500])
 async def test_a_claim_of_more_than_one_call_serves_loses_none(bus: Bus, server: Server, lanes: int) -> None:
-    """The stack of Lua holds 8,000 values, two of them a job: a claim is cut before, and the bell rings for the others."""
+    """The stack of Lua holds 8,000 values, two of them a job: a claim is cut, and the bell rings for the others."""
     bus.link.patience_s = 20
     await mint_many(bus, 4500, lanes)
     assert await bus.ring_wait(5) == "f"

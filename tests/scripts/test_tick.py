@@ -163,6 +163,29 @@ async def test_a_lost_run_that_was_asked_to_stop_ends_cancelled(bus: Bus, server
     assert audit(server, "f").state_of(id) == "cancelled"
 
 
+@pytest.mark.parametrize("policy", [Policy(), Policy(concurrency=1), Policy(lane_concurrency=1)])
+async def test_a_lost_row_of_a_running_job_ends_in_the_morgue_and_gives_its_place_back(
+    bus: Bus, server: Server, policy: Policy
+) -> None:
+    """An eviction took it, and with it the name of its lane."""
+    await bus.configure("f", policy, 1)
+    gone, after = await mint(bus, lane="a", count=2)
+    (job,) = await claim(bus, 1, lease_ms=1000)
+    await mint(bus, lane="b")
+    others = await claim(bus, 1, lease_ms=60_000)
+    server.command("DEL", f"emq:{{f}}:job:{gone}")
+    assert (await bus.settle("f", ME, [done(job)])).refused == (gone,)
+    await let_pass(bus, server, 1001)
+    assert (await bus.tick("f")).recovered == 1
+    record = await bus.job(gone)
+    assert record is not None
+    assert record.error is not None
+    assert (record.state, record.error.cause) == ("dead", "missing")
+    assert len(audit(server, "f").active) == len(others)
+    assert after in [job.id for job in [*others, *await claim(bus, 5)]]
+    audit(server, "f")
+
+
 async def test_a_renewed_lease_is_not_recovered(bus: Bus, server: Server) -> None:
     await mint(bus)
     job = await claim_one(bus, lease_ms=5000)

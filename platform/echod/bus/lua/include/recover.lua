@@ -1,5 +1,5 @@
 -- What falls due in a queue: scheduled jobs, lanes that wait for an instant, leases that ended; and when the next one does.
--- KEYS job: schedule later active lanes repeat repeat: ring meta global.hold
+-- KEYS job: schedule later held active lanes repeat repeat: ring meta global.hold
 -- INCLUDE judge
 local UNBEGUN_LIMIT = 10
 local DEFAULT_RETRIES, DEFAULT_LEASE_MS = 3, 15000
@@ -32,12 +32,32 @@ local function backoff_ms(q, failures, roll)
   return math.floor(roll * math.min(backoff.cap_ms or 600000, (backoff.base_ms or 500) * 2 ^ (failures - 1)))
 end
 
--- A lease that ended. Begun: charged, cause `lost`. Not begun: back uncharged, but not for ever.
+-- Of rows that are gone nobody knows whose place they took: what each lane has active is counted again, all of it at once.
+local function recount_lanes(q)
+  local counts, fields = {}, redis.call('HGETALL', q.lanes)
+  for _, id in ipairs(redis.call('ZRANGE', q.active, 0, -1)) do
+    local row = redis.call('HMGET', job_key(q, id), 'k', 'l')
+    if row[1] then counts[row[2] or '-'] = (counts[row[2] or '-'] or 0) + 1 end
+  end
+  for i = 1, #fields, 2 do
+    local lane = string.match(fields[i], '^(.*):a$')
+    if lane and counts[lane] ~= tonumber(fields[i + 1]) then
+      if counts[lane] then redis.call('HSET', q.lanes, fields[i], counts[lane]) else redis.call('HDEL', q.lanes, fields[i]) end
+      if redis.call('SISMEMBER', q.held, lane) == 1 then reseat(q, lane) end
+    end
+  end
+end
+
+-- A lease that ended. Begun: charged, cause `lost`. Not begun: back uncharged, but not for ever. True where the row was gone.
 local function lose(q, id, roll)
   local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'p', 'u', 'wt', 'lb', 'st', 'w', 'm', 'k')
   local row = {p = got[9], u = got[10], wt = got[11], lb = got[12]}
   redis.call('ZREM', q.active, id)
-  if not got[1] then return end
+  if not got[1] then
+    bury_missing(q, id)
+    if is_limited(q) == 1 then woken = true end
+    return true
+  end
   vacate(q, id, got[16], got[5])
   count('lost')
   local begun = got[2] == got[1]
@@ -49,7 +69,8 @@ local function lose(q, id, roll)
   end
   if got[7] then
     count('cancelled')
-    return make_ended(q, id, 'c', row, history and {'y', history} or {})
+    make_ended(q, id, 'c', row, history and {'y', history} or {})
+    return false
   end
   local failures, losses = (tonumber(got[3]) or 0) + (begun and 1 or 0), (tonumber(got[4]) or 0) + (begun and 0 or 1)
   local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or DEFAULT_RETRIES
@@ -61,7 +82,8 @@ local function lose(q, id, roll)
     count('dead')
     local more = {'f', failures, 'n', losses, 'er', error_value}
     if history then more[7], more[8] = 'y', history end
-    return make_ended(q, id, 'x', row, more)
+    make_ended(q, id, 'x', row, more)
+    return false
   end
   if begun then
     redis.call('HSET', job_key(q, id), 'f', failures, 'y', history)
@@ -105,7 +127,9 @@ local function recover(q, limit, roll)
   local lease = tonumber(redis.call('HGET', q.meta, 'lease')) or DEFAULT_LEASE_MS
   local held, left = on_hold(lease)
   if held then return 0, false, left end
-  for index, id in ipairs(ids) do lose(q, id, fraction(roll, index)) end
+  local is_any_gone = false
+  for index, id in ipairs(ids) do is_any_gone = lose(q, id, fraction(roll, index)) or is_any_gone end
+  if is_any_gone and lane_limits(q) then recount_lanes(q) end
   file_archived(q)
   return #ids, #ids == limit, nil
 end

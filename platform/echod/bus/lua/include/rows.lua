@@ -74,6 +74,14 @@ local function wake(q, waiter, id)
   redis.call('HSET', job_key(q, waiter), 'bh', table.concat(left, ' '))
 end
 
+-- A row that an eviction took: its job ends in the morgue rather than running with nothing.
+local function bury_missing(q, id)
+  local cause = cmsgpack.pack({type = 'Missing', message = 'the row was gone: evicted or deleted', cause = 'missing'})
+  redis.call('HSET', job_key(q, id), 'm', now, 's', 'x', 'e', now, 'er', cause)
+  redis.call('ZADD', q.dead, now, id)
+  count('dead')
+end
+
 -- To the archive (d done, c cancelled) or the morgue (x). `row` needs p, u, wt, lb; `more` is what else to write.
 local function make_ended(q, id, state, row, more)
   local key = job_key(q, id)

@@ -1,5 +1,5 @@
 -- Serving: lanes in turn by virtual time, a turn one job or one batch; the same outcome taken one by one or at once.
--- KEYS job: lane: ring later held active dead meta lanes windows
+-- KEYS job: lane: ring later held active meta lanes windows
 --
 -- Limits count jobs, a batch's too: a claim, a turn, a batch is cut to what may start. One call serves MOST_JOBS at most, or the
 -- batch that goes beyond: who wanted more hears the bell again.
@@ -113,14 +113,6 @@ local function why_blocked(q)
   end
   if redis.call('EXISTS', q.held) == 1 then return 'paused', false end
   return 'empty', false
-end
-
--- A row that an eviction took: its job ends in the morgue rather than running with nothing.
-local function bury_missing(q, id)
-  local cause = cmsgpack.pack({type = 'Missing', message = 'the row was gone: evicted or deleted', cause = 'missing'})
-  redis.call('HSET', job_key(q, id), 'm', now, 's', 'x', 'e', now, 'er', cause)
-  redis.call('ZADD', q.dead, now, id)
-  count('dead')
 end
 
 -- `turn`: the batch it is claimed in, nil in a queue without. Answers the payload's bytes.
