@@ -375,6 +375,41 @@ async def test_a_small_step_does_not_end_the_hold_of_an_outage(bus: Bus, server:
     assert (await bus.tick("f")).recovered == 1
 
 
+async def test_connections_that_break_again_and_again_do_not_put_recovery_off(bus: Bus, server: Server) -> None:
+    """Two pumps whose connections a proxy closes every 20 s, whoever is dead meanwhile."""
+    await mint(bus)
+    await claim_one(bus, lease_ms=15_000)
+    other = await Bus.open(server.address)
+    pumps = [bus, other]
+    recovered = []
+    for step in range(8):
+        pump = pumps[step % 2]
+        if step > 1:
+            pump.steps.outage()
+        recovered.append((await pump.tick("f")).recovered)
+        server.clock.advance(10_000)
+    await other.close()
+    assert sum(recovered) == 1
+    assert recovered.index(1) <= 5  # 50 s: its lease, a beat, and one lease more
+
+
+async def test_an_outage_holds_what_ended_in_it_also_where_a_second_follows(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    await claim_one(bus, lease_ms=15_000)
+    await bus.tick("f")
+    server.clock.advance(100_000)
+    for _ in range(2):
+        bus.steps.outage()
+        assert (await bus.tick("f")).recovered == 0
+        server.clock.advance(7_000)
+    bus.steps.outage()
+    assert (await bus.tick("f")).recovered == 0  # 14 s after the first
+    server.clock.advance(1_001)
+    bus.steps.outage()
+    tick = await bus.tick("f")
+    assert (tick.recovered, tick.stepped_ms) == (1, -1)
+
+
 async def test_a_child_stays_until_a_sweep_of_out_cannot_mint_it_again(bus: Bus, server: Server) -> None:
     (parent,) = await mint(bus, "p")
     child = Child("f", Mint(id=bus.new_job_id(), payload=b"\x01", parent=parent))

@@ -55,12 +55,12 @@ class StepWatch:
         self._last = None
 
     def expected_ms(self) -> int:
-        """What TIME should be now at the latest; 0 before the first tick; -1 after an outage."""
-        if self._outage:
-            return -1
+        """What TIME should be now at the latest; 0 before a first tick; after an outage TIME at the last, negative."""
         if self._last is None:
             return 0
         bus_ms, heard_ms = self._last
+        if self._outage:
+            return -bus_ms
         return bus_ms + int(monotonic_ms() - heard_ms)
 
     def ticked(self, bus_ms: int, sent_ms: float) -> None:

@@ -4,7 +4,8 @@
 -- RETURNS [now_ms, [[queue, recurrence, revision, due_ms]], next_in_ms|nil, more, promoted, recovered, stepped_ms]
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows recover trim
--- `expected_ms`: TIME at the pump's last tick plus its monotonic time since; 0 at its first, -1 after a reconnect.
+-- `expected_ms`: TIME at the pump's last tick plus its monotonic time since; 0 at its first. After a reconnect:
+-- TIME at its last tick, negative.
 local stepped = note_step(tonumber(expected_ms))
 local heal_in_ms = heal(q, redis.call('LPOS', g.wake, name_of(q)))
 local due = {}

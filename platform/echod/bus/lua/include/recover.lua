@@ -97,25 +97,37 @@ end
 
 -- The server's clock went forward by more than a lease, or was out of reach: holders had no chance to renew, so for one
 -- lease more nothing is recovered. A pump that was merely silent is no reason: its own monotonic time passed as well.
+-- Nor are those held that ended before the outage can have begun: connections that break and come back would put recovery off
+-- for ever. One that is noted within the hold of another leaves `first` and what that held as they are.
 -- Answers the step in ms, -1 for an outage, 0 for none worth a word.
 local OUTAGE_STEP_MS = 2 ^ 50
 local function note_step(expected_ms)
   if expected_ms == 0 then return 0 end
-  local step = expected_ms < 0 and OUTAGE_STEP_MS or now - expected_ms
+  local step, since = now - expected_ms, 0
+  if expected_ms < 0 then step, since = OUTAGE_STEP_MS, -expected_ms end
   if step <= 1000 then return 0 end
   -- A small step, of a call that was long on its way, does not end the hold of a large one.
   local hold = redis.call('HMGET', g.hold, 'at', 'step')
   local age = hold[1] and now - tonumber(hold[1]) or -1
-  if not (age >= 0 and age < DEFAULT_LEASE_MS and step < tonumber(hold[2])) then
-    redis.call('HSET', g.hold, 'at', now, 'step', step)
+  local is_on = age >= 0 and age < DEFAULT_LEASE_MS
+  if not (is_on and step < tonumber(hold[2])) then
+    if not is_on then redis.call('HSET', g.hold, 'first', now, 'first_since', text(since)) end
+    redis.call('HSET', g.hold, 'at', now, 'step', step, 'since', text(since))
   end
   return step == OUTAGE_STEP_MS and -1 or step
 end
 
-local function on_hold(lease_ms)
-  local hold = redis.call('HMGET', g.hold, 'at', 'step')
-  return hold[1] and tonumber(hold[2]) > lease_ms and now >= tonumber(hold[1]) and now < tonumber(hold[1]) + lease_ms,
-    hold[1] and tonumber(hold[1]) + lease_ms - now
+-- The earliest end of a lease that is on hold now, nil where none is; and for how long.
+local function held_from(lease_ms)
+  local hold, from, left = redis.call('HMGET', g.hold, 'step', 'first', 'first_since', 'at', 'since'), nil, nil
+  if not hold[1] or tonumber(hold[1]) <= lease_ms then return nil end
+  for i = 2, 4, 2 do
+    local at = tonumber(hold[i])
+    if at and now >= at and now < at + lease_ms then
+      from, left = math.min(from or math.huge, tonumber(hold[i + 1]) or 0), at + lease_ms - now
+    end
+  end
+  return from, left
 end
 
 local function fraction(roll, index) return (roll + index * 0.61803398875) % 1 end
@@ -125,13 +137,13 @@ local function recover(q, limit, roll)
   local ids = redis.call('ZRANGEBYSCORE', q.active, '-inf', now, 'LIMIT', 0, limit)
   if #ids == 0 then return 0, false, nil end
   local lease = tonumber(redis.call('HGET', q.meta, 'lease')) or DEFAULT_LEASE_MS
-  local held, left = on_hold(lease)
-  if held then return 0, false, left end
+  local from, left = held_from(lease)
+  if from then ids = redis.call('ZRANGEBYSCORE', q.active, '-inf', text(math.min(now, from - 1)), 'LIMIT', 0, limit) end
   local is_any_gone = false
   for index, id in ipairs(ids) do is_any_gone = lose(q, id, fraction(roll, index)) or is_any_gone end
   if is_any_gone and lane_limits(q) then recount_lanes(q) end
   file_archived(q)
-  return #ids, #ids == limit, nil
+  return #ids, #ids == limit, left
 end
 
 -- Due recurrences: they stay in `repeat` until `occur` advances them.
