@@ -31,6 +31,7 @@ class Proxy:
         self.lose_replies_to = b""  # cut the connection instead of passing on the reply to a command that holds this
         self.lose = b""  # cut the connection instead of passing on what holds this
         self.meanwhile: Callable[[], Awaitable[object]] | None = None  # what goes on before the cut is noticed
+        self.deafens = b""  # from a command that holds this on, its connection alone is deaf
         self.lost = 0
         self.deaf = False
         self._listener: asyncio.Server | None = None
@@ -61,7 +62,7 @@ class Proxy:
         up_reader, up_writer = await asyncio.open_unix_connection(self.target)
         self._writers += [writer, up_writer]
         self._clients.append(writer)
-        cut = asyncio.Event()
+        cut, deafened = asyncio.Event(), asyncio.Event()
 
         async def upward() -> None:
             while data := await reader.read(1 << 20):
@@ -72,6 +73,9 @@ class Proxy:
                     break
                 if self.lose_replies_to and self.lose_replies_to in data:
                     cut.set()
+                if self.deafens and self.deafens in data:
+                    deafened.set()
+                    self.deafens = b""
                 up_writer.write(data)
             up_writer.close()
             writer.close()
@@ -84,7 +88,7 @@ class Proxy:
                     if self.meanwhile:
                         await self.meanwhile()
                     break
-                if not self.deaf:
+                if not self.deaf and not deafened.is_set():
                     writer.write(data)
             writer.close()
             up_writer.close()
@@ -237,6 +241,45 @@ async def test_calls_to_a_frozen_server_are_away_in_under_a_second_and_work_goes
         await asyncio.wait_for(up.wait(), 10)
     await mint(bus)
     await bus.close()
+
+
+async def test_a_parked_connection_that_alone_is_half_open_is_found_by_the_next_beat(
+    server: Server, proxy: Proxy
+) -> None:
+    bus = await joined(proxy.address)
+    await mint(bus)
+    await claim(bus, 1)
+    assert await bus.ring_wait(5) == "f"  # so that the pop's connection is there
+    await claim(bus, 1)
+    proxy.deafens = b"BLPOP"
+    parked = asyncio.create_task(bus.ring_wait(60))
+    while b"blocked_clients:1" not in bytes(str(server.command("INFO", "clients")), "utf-8"):
+        await asyncio.sleep(0)
+    await mint(bus)
+    assert server.command("LLEN", "emq:{~}:wake") == 0  # popped, for a connection where it never arrives
+    server.clock.advance(20_000)
+    await bus.beat(pump=True)
+    assert await asyncio.wait_for(parked, 5) == "f"
+    await bus.close()
+
+
+async def test_a_name_on_the_bell_does_not_cost_a_pop_that_hears_its_connection(bus: Bus, server: Server) -> None:
+    await bus.ring_wait(0.05)
+    wire = bus._park._wire
+    await mint(bus)
+    await bus.beat(pump=True)  # nobody has popped it yet
+    bus.on_unheard()
+    assert await bus.ring_wait(5) == "f"
+    parked = asyncio.create_task(bus.ring_wait(60))
+    while b"blocked_clients:1" not in bytes(str(server.command("INFO", "clients")), "utf-8"):
+        await asyncio.sleep(0)
+    bus.on_unheard()
+    doubting = bus._park._doubting
+    assert doubting is not None
+    await doubting
+    assert bus._park._wire is wire
+    parked.cancel()
+    await asyncio.gather(parked, return_exceptions=True)
 
 
 async def test_a_server_that_is_killed_and_comes_back_is_used_again(tmp_path: Path) -> None:

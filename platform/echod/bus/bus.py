@@ -70,9 +70,11 @@ class Bus(Minting, Working, Logs, Nodes, Operating, Bulk, Versions, Tokens, Read
             self.keys.wake,
             unblock=lambda client: self.link.command("CLIENT", "UNBLOCK", client),
             give_back=self._ring_escaped,
+            listed=lambda: self.link.command("LLEN", self.keys.wake),
         )
         self._news = News(address, [self.keys.news, self.wait_channel], self._heard, lambda: self._emit("hearing"))
         self.on_beat_failed = self._kick
+        self.on_unheard = self._park.doubt
 
     @classmethod
     async def open(cls, address: str, app: str = "", *, driven: bool = False) -> Bus:

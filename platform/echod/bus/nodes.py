@@ -23,6 +23,7 @@ class Nodes(Timing):
         super().__init__(app, driven=driven)
         self._node: tuple[NodeId, int, bytes] | None = None
         self.on_beat_failed: Callable[[], None] = lambda: None
+        self.on_unheard: Callable[[], None] = lambda: None  # the bell has rung, and nobody has popped it yet
 
     async def join(self, node: NodeId, *, info: bytes = b"") -> None:
         """Lease a node number. Raises BusUnfit when none is free."""
@@ -72,7 +73,7 @@ class Nodes(Timing):
         assert self._node is not None
         node, number, _ = self._node
         sent_ms = monotonic_ms()
-        now_ms, rank, nodes, active, queues, due, more, promoted, recovered, unsent, stepped = await self.run(
+        now_ms, rank, nodes, active, queues, due, more, promoted, recovered, unsent, stepped, listed = await self.run(
             "beat",
             node=node,
             number=number,
@@ -85,6 +86,8 @@ class Nodes(Timing):
         )
         self.clock.hear(now_ms, sent_ms)
         self.ids.lease(number, sent_ms)
+        if listed:
+            self.on_unheard()
         if pump:
             self.steps.ticked(now_ms, sent_ms)
         names = {name: await self.name_of(name.decode()) for name, _ in queues}

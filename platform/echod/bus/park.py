@@ -1,7 +1,8 @@
 """The parked pop: one connection that blocks on the bell for as long as nothing happens.
 
 Its block is at most a minute and its socket is watched for a little longer than that, so a half-open connection ends
-in a reconnect and never in a wait for ever; the node's beat kicks it as soon as a call fails.
+in a reconnect and never in a wait for ever; the node's beat kicks it as soon as a call fails. Where this connection
+alone is half-open, calls go on: then the beat says that the bell has rung while our pop was out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from echod.errors import BusError
 LONGEST_BLOCK_S, SHORTEST_BLOCK_S = 60.0, 0.05  # a block of 0 would be for ever
 WATCH_S = 3.0
 UNBLOCK_AGAIN_S = 0.1
+UNHEARD_S = 0.5  # a pop that is well has heard a name on the bell by then
+WORD_S = 0.1  # for a reply that is on its way on that connection
 
 
 class Park:
@@ -32,11 +35,15 @@ class Park:
         bell: str,
         unblock: Callable[[int], Awaitable[Any]],
         give_back: Callable[[str], Awaitable[Any]],
+        listed: Callable[[], Awaitable[int]],
     ) -> None:
         self._address = address
         self._bell = bell
         self._unblock = unblock
         self._give_back = give_back
+        self._listed = listed
+        self._popped: asyncio.Future[Any] | None = None  # of the pop that is out
+        self._doubting: asyncio.Task[None] | None = None
         self._wire: Wire | None = None
         self._client_id = 0
         self._pauses = Pauses()
@@ -72,7 +79,27 @@ class Park:
         """The server does not answer: do not wait for this connection to notice."""
         self._drop("the bus does not answer")
 
+    def doubt(self) -> None:
+        """There is a name on the bell. Where a pop is out and does not get it, the server does not know of the pop."""
+        if self._popped is not None and not self._popped.done() and self._doubting is None:
+            self._doubting = asyncio.create_task(self._drop_if_deaf(self._popped))
+
+    async def _drop_if_deaf(self, popped: asyncio.Future[Any]) -> None:
+        try:
+            await asyncio.wait({popped}, timeout=UNHEARD_S)
+            if not popped.done() and await self._listed():
+                await asyncio.wait({popped}, timeout=WORD_S)
+                if not popped.done():
+                    self._drop("it does not hear the bell")
+        except BusError:
+            pass  # the next beat looks again
+        finally:
+            self._doubting = None
+
     async def close(self) -> None:
+        if self._doubting:
+            self._doubting.cancel()
+            await asyncio.gather(self._doubting, return_exceptions=True)
         if self._clearing:
             await asyncio.gather(self._clearing, return_exceptions=True)
         self._drop("closed by us")
@@ -90,6 +117,7 @@ class Park:
 
     async def _blocked(self, wire: Wire, block_s: float) -> Any:
         popped = wire.send("BLPOP", self._bell, round(block_s, 3), timeout_s=block_s + WATCH_S)
+        self._popped = popped
         try:
             reply = await asyncio.shield(popped)
         except asyncio.CancelledError:

@@ -1,10 +1,11 @@
 -- A node's beat: renew its number, ring again for queues whose news died, and, for a pump, tick and trim all queues.
 -- KEYS    out global.nodes global.queues global.active global.wake
 -- ARGV    node number lease_ms pump limit roll expected_ms running
--- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms]
+-- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms, names on the bell]
 -- ERRORS  LEASE the node number is another's now
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows recover trim
+-- Names that are on the bell while the caller's own pop is out: that pop may never have arrived.
 -- Outside Cluster one call covers all queues; their bases are derived from the global one by the queue's name.
 local mine = redis.call('HGET', g.nodes, number)
 mine = mine and cmsgpack.unpack(mine)
@@ -52,4 +53,4 @@ for _, name in ipairs(redis.call('HKEYS', g.queues)) do
   close(q)
 end
 local active = redis.call('HMGET', g.active, 'version', 'generation', 'at')
-return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped}
+return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped, redis.call('LLEN', g.wake)}
