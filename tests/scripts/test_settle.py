@@ -221,6 +221,16 @@ async def test_a_cancelled_run_that_would_come_back_ends(bus: Bus, server: Serve
     assert await counted(bus, "cancelled") == 1
 
 
+async def test_a_cancelled_run_that_fails_at_its_last_try_ends_cancelled_and_not_dead(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(retries=0), 1)
+    (id,) = await mint(bus)
+    job = await claim_one(bus)
+    await bus.cancel("f", id)
+    await settle(bus, [retry(job)])
+    assert audit(server, "f").state_of(id) == "cancelled"
+    assert (await counted(bus, "cancelled"), await counted(bus, "dead")) == (1, 0)
+
+
 async def test_children_wait_in_out_until_they_are_cleared(bus: Bus, server: Server) -> None:
     await mint(bus)
     job = await claim_one(bus)

@@ -72,8 +72,8 @@ function act.dead(id, row, verdict)
 end
 
 function act.retry(id, row, verdict)
-  if row.failures + 1 > retries then return act.dead(id, row, verdict) end
   if row.x then return act.cancelled(id, row, verdict) end
+  if row.failures + 1 > retries then return act.dead(id, row, verdict) end
   charge_run(verdict[9])
   count('retried')
   redis.call('HSET', job_key(q, id), 'st', verdict[6], 'f', row.failures + 1, 'er', verdict[8],
