@@ -300,20 +300,6 @@ async def test_a_paused_lane_gathers_while_it_is_held(bus: Bus, server: Server) 
     assert await turns(bus, 1) == [first]
 
 
-async def test_a_lane_rests_and_gathers_until_both_are_over(bus: Bus, server: Server) -> None:
-    await batched(bus, 2, WAIT_MS)
-    await bus.rest("f", "a", 2 * WAIT_MS)
-    await mint(bus, lane="a", count=2)
-    (until_ms,) = audit(server, "f").later.values()
-    assert until_ms > server.clock.now_ms() + WAIT_MS + 10_000, "a full lane left its rest"
-    await bus.rest("f", "b", 1000)
-    await mint(bus, lane="b")
-    assert audit(server, "f").later["b"] > server.clock.now_ms() + 10_000, "a rest ended the gathering"
-    server.clock.advance(WAIT_MS)
-    await bus.tick("f")
-    assert list(audit(server, "f").later) == ["a"]
-
-
 async def test_retries_and_redriven_jobs_fill_a_lane(bus: Bus, server: Server) -> None:
     await batched(bus, 2, WAIT_MS)
     dead = await bury_whole(bus, server)

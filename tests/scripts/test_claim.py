@@ -68,18 +68,20 @@ async def test_a_lane_paused_while_empty_holds_what_comes(bus: Bus, server: Serv
     assert audit(server, "f").held == {"a"}
 
 
-async def test_a_resting_lane_says_until_when(bus: Bus, server: Server) -> None:
-    (id,) = await mint(bus, lane="a")
-    await bus.rest("f", "a", 60_000)
+async def test_a_lane_that_waits_for_an_instant_says_until_when(bus: Bus, server: Server) -> None:
+    await bus.set("f", {"rate": (1, 60_000)}, lane="a")
+    first, second = await mint(bus, lane="a", count=2)
+    job = await claim_one(bus)
+    assert job.id == first
+    await settle(bus, [done(job)])
     assert list(audit(server, "f").later) == ["a"]
     answer = await bus.claim("f", ME, 1, LEASE_MS)
     assert answer.blocked == "capped"
     assert answer.retry_in_ms is not None
     assert 59_000 < answer.retry_in_ms <= 60_000
     server.clock.advance(60_001)
-    tick = await bus.tick("f")
-    assert tick.next_in_ms is None
-    assert [job.id for job in await claim(bus)] == [id]
+    await bus.tick("f")
+    assert [job.id for job in await claim(bus)] == [second]
     audit(server, "f")
 
 

@@ -449,9 +449,9 @@ async def test_shares_follow_the_weight_whoever_set_it(bus: Bus, weigh: str) -> 
 
 
 async def test_a_setting_that_is_not_there_is_refused_and_changes_nothing(bus: Bus) -> None:
-    with pytest.raises(ValueError, match="expected some of paused, weight, concurrency, rate, rest, got lane_rate"):
+    with pytest.raises(ValueError, match="expected some of paused, weight, concurrency, rate, got lane_rate"):
         await bus.set("f", {"lane_rate": (1, 1000)}, lane="a")
-    for lane, what in (("", "rest"), ("a", "lane_rate")):
+    for lane, what in (("", "rest"), ("a", "rest"), ("a", "lane_rate")):
         with pytest.raises(BusError, match=f"has no setting {what}"):
             await bus.run("set", "f", lane=lane, written="", changes=pack([["weight", 9], [what, 1]]))
     assert (await bus.stats(["f"]))["f"].by_hand == ()

@@ -99,14 +99,6 @@ async def test_output_that_comes_after_the_settle_counts_for_the_archive(bus: Bu
     assert int(audit(server, "f").meta["ab"]) == 0
 
 
-async def test_a_pump_hears_of_the_end_of_a_rest(bus: Bus) -> None:
-    await mint(bus, lane="a")
-    heard: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
-    bus.on("due", lambda queue, in_ms: heard.set_result((queue, in_ms)))
-    await bus.rest("f", "a", 500)
-    assert await asyncio.wait_for(heard, 2.0) == ("f", 500)
-
-
 async def test_a_list_is_newest_first_in_all_states_and_goes_on_at_its_cursor(bus: Bus) -> None:
     ids = await mint(bus, count=5)
     await settle(bus, [done(await claim_one(bus)), dead(await claim_one(bus))])
@@ -179,18 +171,13 @@ async def test_lanes_with_work_are_listed_as_people_wrote_them(bus: Bus) -> None
     from echod.bus.answers import LaneRow
 
     await bus.weigh("f", "a", 7)
-    for lane, count in (("Ümlaut", 2), ("a", 1), ("held", 1), ("rests", 3)):
+    for lane, count in (("Ümlaut", 2), ("a", 1), ("held", 1)):
         await mint(bus, count=count, lane=lane)
     await bus.pause("f", lane="held")
-    await bus.rest("f", "rests", 60_000)
     rows = {row.lane: row for row in await bus.lanes("f")}
     assert rows["a"] == LaneRow("a", 1, 7, by_hand=("weight",))
     assert rows["Ümlaut"] == LaneRow("Ümlaut", 2)
     assert rows["held"] == LaneRow("held", 1, place="held", why="paused", by_hand=("paused",))
-    rests = rows["rests"]
-    assert (rests.place, rests.why, rests.pending) == ("later", "rest", 3)
-    assert rests.until_ms is not None
-    assert 59_000 < rests.until_ms <= 60_000
 
 
 async def test_a_version_is_stored_in_pieces_and_switched_to_by_one_write(bus: Bus, server: Server) -> None:

@@ -64,7 +64,6 @@ async def a_round(bus: Bus, number: int) -> None:
     await bus.move("f", [mint.id for mint in mints[150:200]], f"moved {number}")
     await bus.weigh("f", f"tenant {number}.1", 7)
     await bus.set("f", {"weight": None}, lane=f"tenant {number}.1")
-    await bus.rest("f", f"tenant {number}.2", 20)
 
 
 async def worked_off(bus: Bus, server: Server) -> int:

@@ -219,7 +219,7 @@ class LaneRow(msgspec.Struct, frozen=True):
     pending: int
     weight: int = 1
     place: Literal["ring", "later", "held", "idle"] = "ring"
-    why: Literal["paused", "concurrency", "rate", "rest", "batch"] | None = None  # it is not served now
+    why: Literal["paused", "concurrency", "rate", "batch"] | None = None  # it is not served now
     until_ms: int | None = None  # how long not, where that is known
     active: int | None = None
     concurrency: int | None = None

@@ -1,4 +1,4 @@
-"""What an operator does to queues and jobs: policy, pause, weight, rest, cancel."""
+"""What an operator does to queues and jobs: policy, pause, weight, limits, cancel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from echofn.manifest import Policy
 from echofn.units import rate
 
 QUEUE_SETTINGS = ("paused", "weight", "concurrency", "rate", "lane_concurrency", "lane_rate")
-LANE_SETTINGS = ("paused", "weight", "concurrency", "rate", "rest")
+LANE_SETTINGS = ("paused", "weight", "concurrency", "rate")
 NO_LIMIT: Literal["-"] = "-"
 Setting = bool | int | tuple[int, int] | Literal["-"] | None
 Cancel = Literal["cancelled", "cancelling", "ended", "unknown"]
@@ -53,15 +53,11 @@ class Operating(Core):
             raise ValueError(f"expected a weight from 1 to 100, got {weight}")
         await self.set(queue, {"weight": weight}, lane=lane)
 
-    async def rest(self, queue: str, lane: str, for_ms: int) -> None:
-        """A lane is not served for so long; 0 ends its rest."""
-        await self.set(queue, {"rest": for_ms if for_ms > 0 else None}, lane=lane)
-
     async def set(self, queue: str, changes: Mapping[str, Setting], *, lane: str | None = None) -> None:
         """Set a queue, or a lane of it, by hand: it holds until it is set back with None, whatever code says meanwhile.
 
-        Of both: paused, weight (a queue's: of its lanes without one of their own), concurrency, rate; of a lane: rest;
-        of a queue: lane_concurrency, lane_rate. A rate is (count, window in ms); NO_LIMIT lifts a limit. Raises
+        Of both: paused, weight (a queue's: of its lanes without one of their own), concurrency, rate; of a queue:
+        lane_concurrency, lane_rate. A rate is (count, window in ms); NO_LIMIT lifts a limit. Raises
         ValueError for what a queue, or a lane, does not have.
         """
         known = LANE_SETTINGS if lane is not None else QUEUE_SETTINGS

@@ -102,5 +102,5 @@ def _waits(why: str | None, until_ms: int | None) -> str:
     """Why a lane is not served now, and for how long."""
     if why is None:
         return ""
-    said = {"concurrency": "as many run as may", "batch": "gathers a batch", "rest": "rests"}.get(why, why)
+    said = {"concurrency": "as many run as may", "batch": "gathers a batch"}.get(why, why)
     return said if until_ms is None else f"{said}, {duration_text(-(-until_ms // 1000) * 1000)} more"

@@ -245,7 +245,7 @@ class LaneShape(msgspec.Struct):
     weight: Count
     share: float | None
     place: Literal["ring", "later", "held", "idle"]
-    why: Literal["paused", "concurrency", "rate", "rest", "batch"] | None
+    why: Literal["paused", "concurrency", "rate", "batch"] | None
     paused: bool
     until_ms: Count | None
     concurrency: Count | None

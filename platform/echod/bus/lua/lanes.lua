@@ -4,7 +4,7 @@
 -- RETURNS [[lane, as written|nil, ring|later|held|idle, pending, weight, why|nil, until_ms|nil, active|nil, concurrency|nil, rate [n, ms]|nil, started in its window, by hand: letters of w p c r]]
 -- FLAGS   no-writes
 -- INCLUDE time limits
--- why: paused · concurrency · rate · rest · batch (it gathers one). At most `limit` of each kind. What lanes have active is
+-- why: paused · concurrency · rate · batch (it gathers one). At most `limit` of each kind. What lanes have active is
 -- known where they are limited.
 local found, limits = {}, lane_limits(q)
 
@@ -15,7 +15,6 @@ end
 
 local function why_waits(set, until_ms, ends)
   if not until_ms then return set[2] and 'paused' or 'concurrency' end
-  if until_ms == tonumber(set[3]) then return 'rest' end
   return until_ms == ends and 'rate' or 'batch'
 end
 
@@ -23,13 +22,13 @@ local function add(lane, place, until_ms)
   local set = lane_set(q, lane)
   local row = {lane, written_of(lane), place, redis.call('ZCARD', lane_key(q, lane)), weight_of(q, lane, set[1])}
   local rate, ends, started = limits and lane_rate(limits, set) or false, nil, 0
-  if rate then ends, started = window_of(rate, set[8]) end
+  if rate then ends, started = window_of(rate, set[7]) end
   row[6] = (place == 'later' or place == 'held') and why_waits(set, until_ms, ends)
   row[7] = until_ms and math.max(until_ms - now, 0) or false
-  row[8] = limits and tonumber(set[7] or 0) or false
+  row[8] = limits and tonumber(set[6] or 0) or false
   row[9] = limits and lane_concurrency(limits, set) or false
   row[10], row[11] = rate, started
-  row[12] = (set[1] and 'w' or '') .. (set[2] and 'p' or '') .. (set[5] and 'c' or '') .. (set[6] and 'r' or '')
+  row[12] = (set[1] and 'w' or '') .. (set[2] and 'p' or '') .. (set[4] and 'c' or '') .. (set[5] and 'r' or '')
   found[#found + 1] = row
 end
 

@@ -1,4 +1,4 @@
--- Set a queue or a lane by hand: pause, rest, weight, limits. It holds until it is set back, whatever code says meanwhile.
+-- Set a queue or a lane by hand: pause, weight, limits. It holds until it is set back, whatever code says meanwhile.
 -- KEYS    lanes meta named
 -- ARGV    lane written changes
 -- RETURNS ok
@@ -6,10 +6,10 @@
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close judge
 -- lane '': the queue; `written` is how people write the lane. `changes` is msgpack: [[what, value]]; value false sets back.
--- paused true · weight 1–100 (a queue's: of its lanes without one of their own) · concurrency n · rate [n, ms] · of a lane
--- rest ms from now · of a queue lane_concurrency n, lane_rate [n, ms]. '-' lifts a limit that code, or the queue, has.
+-- paused true · weight 1–100 (a queue's: of its lanes without one of their own) · concurrency n · rate [n, ms] ·
+-- of a queue lane_concurrency n, lane_rate [n, ms]. '-' lifts a limit that code, or the queue, has.
 local QUEUE = {paused = 'paused', weight = 'w', concurrency = 'c', rate = 'r', lane_concurrency = 'lc', lane_rate = 'lr'}
-local LANE = {paused = ':p', rest = ':u', weight = ':w', concurrency = ':c', rate = ':r'}
+local LANE = {paused = ':p', weight = ':w', concurrency = ':c', rate = ':r'}
 local fields = lane == '' and QUEUE or LANE
 local unpacked = cmsgpack.unpack(changes)
 for _, change in ipairs(unpacked) do
@@ -49,7 +49,6 @@ local function set_lane()
   for _, change in ipairs(unpacked) do
     local what, value = change[1], change[2]
     local field = lane .. fields[what]
-    if what == 'rest' and value then value = now + value end
     if what == 'rate' and value and value ~= '-' then value = value[1] .. ' ' .. text(value[2]) end
     if value then
       redis.call('HSET', q.lanes, field, value == true and 1 or value)

@@ -110,8 +110,6 @@ def standing(lane: given.Lane) -> str | None:
             return f"{lane.concurrency} at once, as many as may"
         case "rate":
             return f"{lane.rate} used up{left}"
-        case "rest":
-            return f"rests{left}"
         case "batch":
             return f"gathers a batch{left}"
         case _:

@@ -6,7 +6,7 @@
 -- `meta.window` and `<lane>:s` are windows as 'end started'. A window begins with the first start in it. One that would
 -- begin in the future (the clock went back), or that had another length, is over: no step of the clock wedges anything.
 local ASK_AGAIN_MS = 20
-local LANE_FIELDS = {':w', ':p', ':u', ':v', ':c', ':r', ':a', ':s'}
+local LANE_FIELDS = {':w', ':p', ':v', ':c', ':r', ':a', ':s'}
 local policies = {}
 
 -- What of a queue's policy its lanes are served by: batch (nil: none), batch_wait, limits (nil: none), judge.
@@ -42,10 +42,10 @@ local function weight_of(q, lane, own)
   return tonumber(own) or limits and (limits.ws and limits.ws[lane] or limits.w) or 1
 end
 
--- A lane's weight, pause, rest, virtual time; and, where lanes are limited, its own concurrency and rate, active jobs, window.
+-- A lane's weight, pause, virtual time; and, where lanes are limited, its own concurrency and rate, active jobs, window.
 local function lane_set(q, lane)
   local asked = {}
-  for i = 1, lane_limits(q) and #LANE_FIELDS or 4 do asked[i] = lane .. LANE_FIELDS[i] end
+  for i = 1, lane_limits(q) and #LANE_FIELDS or 3 do asked[i] = lane .. LANE_FIELDS[i] end
   return redis.call('HMGET', q.lanes, unpack(asked))
 end
 
@@ -59,22 +59,22 @@ end
 
 -- A lane's own limits before those of all; '-': none, whatever the others have.
 local function lane_concurrency(limits, set)
-  if set[5] then return tonumber(set[5]) end
+  if set[4] then return tonumber(set[4]) end
   return limits.lc
 end
 
 local function lane_rate(limits, set)
-  if not set[6] then return limits.lr end
-  local count, period_ms = string.match(set[6], '(%d+) (%d+)')
+  if not set[5] then return limits.lr end
+  local count, period_ms = string.match(set[5], '(%d+) (%d+)')
   return count and {tonumber(count), tonumber(period_ms)}
 end
 
 -- How many jobs of a lane may start; where none may, until when (nil: until one of its jobs has left `active`).
 local function lane_room(limits, set)
   local room, most, rate = math.huge, lane_concurrency(limits, set), lane_rate(limits, set)
-  if most then room = most - (tonumber(set[7]) or 0) end
+  if most then room = most - (tonumber(set[6]) or 0) end
   if room <= 0 or not rate then return room, nil end
-  local ends, started = window_of(rate, set[8])
+  local ends, started = window_of(rate, set[7])
   return math.min(room, rate[1] - started), ends
 end
 

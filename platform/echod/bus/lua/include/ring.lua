@@ -31,7 +31,7 @@ local function latest(one, other) return one and other and math.max(one, other) 
 
 -- Put a non-empty lane where its settings (`set`: of lane_set), its counts and its jobs say, at the virtual time `at`.
 local function seat(q, lane, at, set)
-  local is_held, until_ms = set[2], latest(tonumber(set[3]), gathers_until(q, lane))
+  local is_held, until_ms = set[2], gathers_until(q, lane)
   local limits = lane_limits(q)
   if limits then
     local room, ends = lane_room(limits, set)
@@ -65,7 +65,7 @@ local function reseat(q, lane)
   local set = lane_set(q, lane)
   redis.call('HDEL', q.lanes, lane .. ':v')
   if redis.call('EXISTS', lane_key(q, lane)) == 1 then
-    seat(q, lane, math.max(tonumber(score or set[4]) or 0, virtual_time(q)), set)
+    seat(q, lane, math.max(tonumber(score or set[3]) or 0, virtual_time(q)), set)
   end
 end
 

@@ -17,7 +17,7 @@ local function size_up(q, lane)
 end
 
 -- The charges of lanes in the ring, and what else they are limited by: many in one call, since that is what a lane more costs.
--- What a lane in the ring has no use for (pause, rest, its own virtual time) is not read.
+-- What a lane in the ring has no use for (pause, its own virtual time) is not read.
 local LANES_ASKED = 500
 local function know_lanes(q, lanes)
   local limits = lane_limits(q)
@@ -26,13 +26,13 @@ local function know_lanes(q, lanes)
     for i = first, math.min(first + LANES_ASKED - 1, #lanes) do
       local name = lanes[i].name
       asked[#asked + 1] = name .. ':w'
-      for field = 5, limits and 8 or 0 do asked[#asked + 1] = name .. LANE_FIELDS[field] end
+      for field = 4, limits and 7 or 0 do asked[#asked + 1] = name .. LANE_FIELDS[field] end
     end
     local got = redis.call('HMGET', q.lanes, unpack(asked))
     for at = 1, #asked, each do
       local lane = lanes[first + (at - 1) / each]
       lane.charge = charge(weight_of(q, lane.name, got[at]))
-      if limits then lane.set = {got[at], false, false, false, got[at + 1], got[at + 2], got[at + 3], got[at + 4]} end
+      if limits then lane.set = {got[at], false, false, got[at + 1], got[at + 2], got[at + 3], got[at + 4]} end
     end
   end
 end
@@ -74,20 +74,20 @@ end
 -- `count` jobs of a lane start: `set` tells it, and count_starts writes it.
 local counted, opened = {}, {}
 local function start_in_lane(limits, lane, set, count)
-  set[7] = (tonumber(set[7]) or 0) + count
+  set[6] = (tonumber(set[6]) or 0) + count
   counted[#counted + 1] = lane .. ':a'
-  counted[#counted + 1] = set[7]
+  counted[#counted + 1] = set[6]
   local rate = lane_rate(limits, set)
   if not rate then return end
-  local ends, started = window_of(rate, set[8])
+  local ends, started = window_of(rate, set[7])
   if not ends then
     ends = now + rate[2]
     opened[#opened + 1] = ends
     opened[#opened + 1] = lane
   end
-  set[8] = text(ends) .. ' ' .. (started + count)
+  set[7] = text(ends) .. ' ' .. (started + count)
   counted[#counted + 1] = lane .. ':s'
-  counted[#counted + 1] = set[8]
+  counted[#counted + 1] = set[7]
 end
 
 local function count_starts(q)
