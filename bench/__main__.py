@@ -198,17 +198,26 @@ def spread(values_ms: Sequence[float]) -> str:
 
 
 async def deploy(node: Node) -> str:
-    """A folder of 50 modules, from packing it to the end of its first job on a node that served nothing; the median."""
-    client, folder, took = Client(node.url, TOKEN), node.place / "fifty", list[float]()
+    """A folder of 50 modules, from packing it to the end of its first job on a node that served nothing; the median.
+
+    And of 50 modules that all import the same ten libraries of 300 lines.
+    """
+    client, folder, told = Client(node.url, TOKEN), node.place / "fifty", list[str]()
     folder.mkdir()
-    for turn in range(5):
-        for number in range(50):
-            (folder / f"m{number}.py").write_text(_answering(f"{turn}.{number}"))
-        began = time.perf_counter()
-        _deployed(client, folder)
-        _answers(client, "m49.f", f"{turn}.49")
-        took.append(time.perf_counter() - began)
-    return f"{statistics.median(took):.2f} s, max {max(took):.2f} s ({len(took)} deploys)"
+    for shape, imports in (("apart", ""), ("sharing", "".join(f"from . import _lib{each}\n" for each in range(10)))):
+        took = list[float]()
+        for turn in range(5):
+            for number in range(10):
+                lines = (f"def f{line}(a, b=({turn}, 2)): return (a + {line}) * 2\n" for line in range(300))
+                (folder / f"_lib{number}.py").write_text("".join(lines))
+            for number in range(50):
+                (folder / f"m{number}.py").write_text(imports + _answering(f"{shape}.{turn}.{number}"))
+            began = time.perf_counter()
+            _deployed(client, folder)
+            _answers(client, "m49.f", f"{shape}.{turn}.49")
+            took.append(time.perf_counter() - began)
+        told.append(f"{shape} {statistics.median(took):.2f} s, max {max(took):.2f} s ({len(took)} deploys)")
+    return "; ".join(told)
 
 
 async def rollback(node: Node) -> str:

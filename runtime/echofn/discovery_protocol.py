@@ -119,10 +119,10 @@ class Declared(NamedTuple):
     place: Place | None = None  # its first annotation that takes secrets=, else its first; None: a helper
 
 
-def declared(source: str | bytes) -> Declared:
-    """What the annotations in a module's source declare."""
+def declared(source: str | bytes | ast.Module) -> Declared:
+    """What the annotations in a module's source, or in its syntax tree, declare."""
     try:
-        tree = ast.parse(source)
+        tree = source if isinstance(source, ast.Module) else ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Declared()  # the import will say what is wrong
     kinds: dict[str, str] = {}  # by the name that an annotation has here

@@ -9,20 +9,19 @@ changes or `again` asks for it.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import msgspec
 
 from echod.deploy.defaults import defaults_of
 from echod.deploy.importer import Importer
-from echod.deploy.imports import closure
+from echod.deploy.imports import Sources
 from echod.deploy.snapshot import Snapshot, file_of
-from echofn.discovery_protocol import Described, Discover, Module, assembled, declared
+from echofn.discovery_protocol import Described, Discover, Module, assembled
 from echofn.manifest import LoadError, Manifest, Policy
 
 LIMIT_MS = 10_000
@@ -42,35 +41,43 @@ class Discovery:
         self._limit_ms = limit_ms
         self._spare: Importer | None = None
         self._hung: dict[_Code, LoadError] = {}
+        self._sources: Sources | None = None  # of the last description: what has not changed is not parsed again
 
     async def describe(self, root: Path, snapshot: Snapshot, *, again: bool = False) -> Manifest:
         """What the modules below `root` hold, and why some could not be loaded."""
         contents, package = snapshot.contents, snapshot.archive.package
         defaults = defaults_of(contents)
+        sources = await asyncio.to_thread(self._parsed, snapshot, contents)
         if again:
             self._hung.clear()
-        suspects = {name for name, _ in self._hung}.intersection(snapshot.modules)
-        known = {name: self._hung.get(_code(name, contents, package)) for name in suspects}
+        known = {name: self._hung.get(_code(name, sources)) for name in snapshot.modules}
         answers = {name: Described(name, errors=(error,)) for name, error in known.items() if error is not None}
         modules = tuple(Module(name, file_of(name)) for name in snapshot.modules if name not in answers)
         if modules:
-            told = await self._ask(root, package, modules, contents, defaults.policy)
-            answers |= {name: _read_off(answer, contents, package) for name, answer in told.items()}
+            told = await self._ask(root, package, modules, sources, defaults.policy)
+            answers |= {name: _read_off(answer, sources) for name, answer in told.items()}
         for module in modules:
             answers.setdefault(module.name, _unanswered(module))
-        self._remember(answers, contents, package)
+        await asyncio.to_thread(self._remember, answers, sources)
         manifest = assembled(package, answers.values())
         return msgspec.structs.replace(manifest, errors=(*defaults.errors, *manifest.errors))
 
-    def _remember(self, answers: Mapping[str, Described], contents: Mapping[str, bytes], package: str) -> None:
+    def _parsed(self, snapshot: Snapshot, contents: Mapping[str, bytes]) -> Sources:
+        """The folder's sources, with all that is asked of them on the loop at hand."""
+        self._sources = Sources(contents, snapshot.archive.package, self._sources)
+        for name in snapshot.modules:
+            self._sources.code(file_of(name))
+        return self._sources
+
+    def _remember(self, answers: Mapping[str, Described], sources: Sources) -> None:
         """Keep in mind what hung, and what failed because it imports what hung: it would hang without that now."""
         failed = {name: answer.errors[0] for name, answer in answers.items() if answer.errors}
         hung = [name for name, error in failed.items() if error.kind == "hang"]
-        reach = {name: closure(file_of(name), contents, package) for name in failed} if hung else {}
+        reach = {name: sources.closure(file_of(name)) for name in failed} if hung else {}
         tainted = frozenset[str]().union(*(reach[name] for name in hung))
         for name, files in reach.items():
             if files & tainted:
-                self._hung[_code(name, contents, package)] = failed[name]
+                self._hung[_code(name, sources)] = failed[name]
 
     async def prepare(self) -> None:
         """Have a process wait for the next question, which then saves its start."""
@@ -88,12 +95,12 @@ class Discovery:
         root: Path,
         package: str,
         modules: tuple[Module, ...],
-        contents: Mapping[str, bytes],
+        sources: Sources,
         defaults: Policy,
     ) -> dict[str, Described]:
         """The answers of one discovery process, as far as it got."""
         tmp = await asyncio.to_thread(tempfile.mkdtemp, prefix="echod-discovery-")
-        secrets = {module.name: self._secrets_of(contents[module.file]) for module in modules}
+        secrets = {module.name: self._secrets_of(sources.secrets(module.file)) for module in modules}
         secrets = {module: each for module, each in secrets.items() if each}
         order = Discover(
             root=str(root),
@@ -114,16 +121,15 @@ class Discovery:
         finally:
             shutil.rmtree(tmp, ignore_errors=True)
 
-    def _secrets_of(self, source: bytes) -> dict[str, str]:
+    def _secrets_of(self, named: Set[str]) -> dict[str, str]:
         """Exactly the variables that a module's annotations name, as far as they are set."""
-        return {name: self._environ[name] for name in sorted(declared(source).secrets) if name in self._environ}
+        return {name: self._environ[name] for name in sorted(named) if name in self._environ}
 
 
-def _read_off(answer: Described, contents: Mapping[str, bytes], package: str) -> Described:
+def _read_off(answer: Described, sources: Sources) -> Described:
     """The functions with what only their source can say, whatever the module's own code made of it: secrets, digest."""
-    source = contents.get(file_of(answer.module), b"")
-    names = tuple(sorted(declared(source).secrets))
-    code = _code(answer.module, contents, package)[1].hex()[:16] if answer.functions else ""
+    names = tuple(sorted(sources.secrets(file_of(answer.module))))
+    code = _code(answer.module, sources)[1].hex()[:16] if answer.functions else ""
     functions = tuple(msgspec.structs.replace(each, secrets=names, code=code) for each in answer.functions)
     return msgspec.structs.replace(answer, functions=functions)
 
@@ -135,11 +141,8 @@ async def _asked(importer: Importer, order: Discover, secrets: Mapping[str, Mapp
         await importer.close()
 
 
-def _code(module: str, contents: Mapping[str, bytes], package: str) -> _Code:
-    digest = hashlib.sha256()
-    for path in sorted(closure(file_of(module), contents, package)):
-        digest.update(hashlib.sha256(path.encode()).digest() + hashlib.sha256(contents[path]).digest())
-    return module, digest.digest()
+def _code(module: str, sources: Sources) -> _Code:
+    return module, sources.code(file_of(module))
 
 
 def _unanswered(module: Module) -> Described:

@@ -18,7 +18,7 @@ import msgspec
 
 from echod import log
 from echod.deploy.ignore import CACHES, FILE, never_taken
-from echod.deploy.imports import closure
+from echod.deploy.imports import Sources
 from echod.deploy.publish import Publisher, place_of
 from echod.deploy.snapshot import Snapshot, file_of, snapshot_of, taken
 from echod.errors import BusError, Refused
@@ -150,16 +150,15 @@ class Live:
         before = last[0].contents
         good = before.keys() & files.keys() - _broken(last[1])
         lost = _broken(found) & good
-        stand_ins = {path: before[path] for path in lost}
+        stand_ins, sources = {path: before[path] for path in lost}, Sources(before, package)
         for _ in ("with the modules as they were", "with what they import as it was, too"):
             if not lost:
                 break
-            candidate = snapshot_of(package, {**files, **stand_ins})
+            candidate = await asyncio.to_thread(snapshot_of, package, {**files, **stand_ins})
             if candidate.version != snapshot.version:
                 snapshot, found = candidate, await self._publisher.describe(candidate, last[1])
             lost = _broken(found) & good
-            reach = frozenset[str]().union(*(closure(path, before, package) for path in lost))
-            stand_ins |= {path: before[path] for path in reach}
+            stand_ins |= {path: before[path] for path in await asyncio.to_thread(_reach, lost, sources)}
         return last if lost and self._served is not None else (snapshot, found)
 
     async def _unreadable(self, message: str) -> Saved:
@@ -187,6 +186,11 @@ def _watcher(folder: Path) -> RustNotify:
 def _broken(manifest: Manifest) -> set[str]:
     """The files of modules that could not be loaded, or of which a function could not be taken; and `echod.toml`."""
     return {file_of(error.module) if error.module else error.file for error in manifest.errors}
+
+
+def _reach(paths: set[str], sources: Sources) -> frozenset[str]:
+    """These files and all that they import."""
+    return frozenset[str]().union(*map(sources.closure, paths))
 
 
 def _place(folder: Path) -> tuple[int, int] | None:

@@ -56,7 +56,8 @@ class Publisher:
         if now is not None and (now.version, now.manifest, now.errors) == (snapshot.version, manifest, tuple(errors)):
             return Active(now.version, now.generation)
         described = _encode(manifest)
-        await self._bus.put_version(snapshot.version, pieces_of(snapshot.archive), described)
+        pieces = await asyncio.to_thread(pieces_of, snapshot.archive)
+        await self._bus.put_version(snapshot.version, pieces, described)
         return await self._switch(snapshot.version, described, errors)
 
     async def deployed(self, body: AsyncIterable[bytes], *, only_plan: bool = False) -> Deployed:
@@ -118,7 +119,9 @@ class Publisher:
         if active is None or manifest is None or manifest.package != package:
             return None
         stored = await self._bus.get_version(active.version)
-        return None if stored is None else (_snapshot_of(opened(stored[0], active.version)), manifest)
+        if stored is None:
+            return None
+        return await asyncio.to_thread(lambda: _snapshot_of(opened(stored[0], active.version))), manifest
 
     async def _switch(self, version: VersionId, described: bytes, errors: Sequence[LoadError] = ()) -> Active:
         """The one write. Raises Refused where the version is not stored whole."""

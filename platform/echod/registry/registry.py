@@ -176,7 +176,7 @@ class Registry:
                 stored = await self._bus.get_version(version)
                 if stored is None:
                     raise Refused(f"version {version}: not in the bus; deploy its folder again")
-                return await self.materialise(version, opened(stored[0], version))
+                return await self.materialise(version, await asyncio.to_thread(opened, stored[0], version))
             self._checked[version] = root
             return root
 

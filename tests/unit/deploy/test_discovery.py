@@ -115,3 +115,22 @@ async def test_an_importer_that_is_not_asked_ends_when_closed() -> None:
     assert importer.is_alive
     await importer.close()
     assert not importer.is_alive
+
+
+async def test_modules_that_share_libraries_leave_the_loop_free(
+    discovery: Discovery, write: Write, folder: Path, tmp_path: Path
+) -> None:
+    for number in range(10):
+        write(
+            f"_lib{number}.py", "".join(f"def f{line}(a, b=[1, 2]): return (a + {line}) * 2\n" for line in range(300))
+        )
+    for number in range(15):
+        write(f"m{number}.py", "".join(f"from . import _lib{each}\n" for each in range(10)) + GOOD)
+    describing = asyncio.create_task(described(discovery, folder, tmp_path))
+    loop, late = asyncio.get_running_loop(), list[float]()
+    while not describing.done():
+        before = loop.time()
+        await asyncio.sleep(0.005)
+        late.append(loop.time() - before)
+    assert len((await describing).functions) == 15
+    assert max(late) < 0.5
