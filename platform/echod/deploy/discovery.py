@@ -12,7 +12,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ import msgspec
 from echod.deploy.defaults import defaults_of
 from echod.deploy.importer import Importer
 from echod.deploy.imports import Sources
-from echod.deploy.snapshot import Snapshot, file_of
+from echod.deploy.snapshot import Snapshot, file_of, is_misnamed
 from echofn.discovery_protocol import Described, Discover, Module, assembled
 from echofn.manifest import LoadError, Manifest, Policy
 
@@ -60,7 +60,7 @@ class Discovery:
             answers.setdefault(module.name, _unanswered(module))
         await asyncio.to_thread(self._remember, answers, sources)
         manifest = assembled(package, answers.values())
-        return msgspec.structs.replace(manifest, errors=(*defaults.errors, *manifest.errors))
+        return msgspec.structs.replace(manifest, errors=(*defaults.errors, *_misnamed(contents), *manifest.errors))
 
     def _parsed(self, snapshot: Snapshot, contents: Mapping[str, bytes]) -> Sources:
         """The folder's sources, with all that is asked of them on the loop at hand."""
@@ -143,6 +143,12 @@ async def _asked(importer: Importer, order: Discover, secrets: Mapping[str, Mapp
 
 def _code(module: str, sources: Sources) -> _Code:
     return module, sources.code(file_of(module))
+
+
+def _misnamed(contents: Iterable[str]) -> list[LoadError]:
+    """One for each file that would be a module, and cannot be imported by its name."""
+    text = "expected a name that can be imported, got one with a dot in it; rename it, or name it in .echodignore"
+    return [LoadError("", path, text, kind="refused") for path in contents if is_misnamed(path)]
 
 
 def _unanswered(module: Module) -> Described:

@@ -80,9 +80,27 @@ class Live:
             stop.set()
 
     async def _tell(self, say: Callable[[Saved], object]) -> None:
-        if (saved := await self.follow()) is not None:
+        if (saved := await self.reloaded()) is not None:
             say(saved)
-        await self._publisher.prepare()  # for the next save
+
+    async def reloaded(self, *, again: bool = False) -> Saved | None:
+        """A turn of a folder that is served already: whatever a save leads to, what is served stays."""
+        try:
+            saved = await self.follow(again=again)
+            await self._publisher.prepare()  # for the next save
+            return saved
+        except Exception as error:  # a loop's place: no save ends the node
+            text = str(error)
+            if not isinstance(error, Refused):
+                _log.exception("turn.crashed", error=repr(error))
+                text = f"expected a save that can be served, got {error!r}; see echod's log, and save again"
+        try:
+            async with self._turns:
+                return await self._unreadable(text)
+        except (BusError, Refused) as error:
+            self._seen = None
+            errors = dict.fromkeys((text, str(error)))
+            return Saved(None, (), tuple(LoadError("", "", each, kind="refused") for each in errors))
 
     async def follow(self, *, again: bool = False) -> Saved | None:
         """One turn, repeated while the bus is away."""

@@ -81,13 +81,20 @@ def package_of(folder: Path) -> str:
 
 
 def module_of(path: str) -> str | None:
-    """The module that the file at `path` is, or None when nothing is looked for in it."""
+    """The module that the file at `path` is, or None when nothing is looked for in it: `file_of` leads back."""
+    return None if "." in (stem := path.removesuffix(".py")) or not _may_be_module(path) else stem.replace("/", ".")
+
+
+def is_misnamed(path: str) -> bool:
+    """Whether the file would be a module, but for a dot in its name or in a folder's: no import could name it."""
+    return _may_be_module(path) and "." in path.removesuffix(".py")
+
+
+def _may_be_module(path: str) -> bool:
     *folders, name = path.split("/")
-    if not name.endswith(".py") or name.startswith(("_", "test_")) or name == "conftest.py":
-        return None
-    if any(folder == "tests" or folder.startswith("_") for folder in folders):
-        return None
-    return ".".join([*folders, name.removesuffix(".py")])
+    if not name.endswith(".py") or name.startswith(("_", ".", "test_")) or name == "conftest.py":
+        return False
+    return not any(folder == "tests" or folder.startswith(("_", ".")) for folder in folders)
 
 
 def file_of(module: str) -> str:

@@ -43,7 +43,7 @@ class Console:
             await self._cron()
 
     async def _reload(self) -> None:
-        if (saved := await self._live.follow(again=True)) is not None:
+        if (saved := await self._live.reloaded(again=True)) is not None:
             terminal.saved(saved)
 
     async def _invoke(self) -> None:

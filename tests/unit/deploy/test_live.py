@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from echod.deploy.discovery import Discovery
 from echod.deploy.live import Live, Saved
 from echod.deploy.publish import Publisher
 from echod.errors import Refused
+from echod.registry.archive import archived, pieces_of
 from echod.registry.registry import Registry
 from valkey import running
 
@@ -226,6 +228,46 @@ async def test_a_hang_is_tried_again_when_asked(live: Live, write: Write, tmp_pa
     assert again.errors == ()
 
 
+@pytest.mark.parametrize("path", ["report.v2.py", "v1.2/report.py"])
+async def test_a_file_that_no_import_could_name_is_an_error_and_the_rest_goes_on(
+    live: Live, write: Write, registry: Registry, path: str
+) -> None:
+    write("shop.py", function("pack", 1))
+    await live.turn()
+    write(path, function("send"))
+    write("shop.py", function("pack", 2))
+    saved = await live.turn()
+    assert saved is not None
+    assert [(error.file, "rename it" in error.message) for error in saved.errors] == [(path, True)]
+    assert served(registry) == function("pack", 2)
+    assert registry.names() == ["shop.pack"]
+
+
+async def test_whatever_a_turn_raises_is_shown_and_the_next_save_is_served(
+    live: Live, write: Write, registry: Registry, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("shop.py", function("pack", 1))
+    await live.turn()
+    write("shop.py", function("pack", 2))
+    for fault in (KeyError("shop"), Refused("the disk is full"), OSError(28, "No space left on device")):
+
+        async def broken(*_: object, fault: Exception = fault, **__: object) -> None:
+            raise fault
+
+        with monkeypatch.context() as patched:
+            patched.setattr(publisher, "describe", broken)
+            saved = await live.reloaded()
+        assert saved is not None
+        assert str(fault.args[-1]) in saved.errors[0].message
+        assert registry.active is not None
+        assert registry.active.errors == saved.errors
+        assert served(registry) == function("pack", 1)
+    saved = await live.reloaded()
+    assert saved is not None
+    assert saved.mended
+    assert served(registry) == function("pack", 2)
+
+
 async def test_a_folder_that_cannot_be_a_version_keeps_the_last_one(
     live: Live, write: Write, folder: Path, registry: Registry
 ) -> None:
@@ -346,3 +388,14 @@ async def test_a_bus_that_is_away_is_waited_for(write: Write, folder: Path, tmp_
         assert registry.names() == ["shop.pack"]
         registry.close()
         await bus.close()
+
+
+async def test_an_upload_of_a_file_that_no_import_could_name_is_refused(publisher: Publisher) -> None:
+    for path in ("report.v2.py", "v1.2/report.py", "a\\..\\b.py"):
+
+        async def body(path: str = path) -> AsyncIterator[bytes]:
+            for piece in pieces_of(archived("functions", {path: function("f").encode()})):
+                yield piece
+
+        with pytest.raises(Refused, match=f"^nothing was switched: {re.escape(path)}: expected a name"):
+            await publisher.deployed(body())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echod.deploy.snapshot import file_of, module_of, package_of, served_folder, taken
+from echod.deploy.snapshot import file_of, is_misnamed, module_of, package_of, served_folder, taken
 from echod.errors import Refused
 
 
@@ -38,6 +38,16 @@ def test_modules_are_named_without_the_folder_and_helpers_are_not_among_them(tmp
     assert taken(folder).modules == ("shop", "sub.cart")
     assert {module_of(path) for path in ("sub/__init__.py", "conftest.py", "_lib/a.py")} == {None}
     assert file_of("sub.cart") == "sub/cart.py"
+
+
+def test_a_file_that_no_import_could_name_is_no_module() -> None:
+    dotted = ("report.v2.py", "v1.2/report.py", "a\\..\\b.py", "a..py")
+    assert [module_of(path) for path in dotted] == [None] * 4
+    assert [
+        path for path in (*dotted, "_a.b.py", "tests/a.b.py", ".a.py", "a.b.txt", "a-b.py") if is_misnamed(path)
+    ] == [*dotted]
+    for path in ("a-b.py", "1/2.py", "ünï.py"):
+        assert file_of(module_of(path) or "") == path
 
 
 def test_caches_environments_dot_files_and_secrets_stay_out(tmp_path: Path) -> None:
