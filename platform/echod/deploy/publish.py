@@ -52,7 +52,7 @@ class Publisher:
 
     async def publish(self, snapshot: Snapshot, manifest: Manifest, errors: Sequence[LoadError] = ()) -> Active:
         """Store the version and switch to it, with the errors that people shall see. Raises BusError."""
-        now = self._registry.active
+        now = self._registry.active if self._registry.unreadable is None else None  # it is behind the bus
         if now is not None and (now.version, now.manifest, now.errors) == (snapshot.version, manifest, tuple(errors)):
             return Active(now.version, now.generation)
         described = _encode(manifest)
@@ -113,9 +113,16 @@ class Publisher:
             raise Refused(f"nothing was switched: {told}; remove that one, or give one of them another name=")
 
     async def previous(self, package: str) -> tuple[Snapshot, Manifest] | None:
-        """The bus's active version, when it is one of this package: what was good before a restart."""
+        """The bus's active version, when it is one of this package: what was good before a restart.
+
+        None also where it cannot be read: it is of no use.
+        """
         active, _ = await self._bus.active()
-        manifest = await self._registry.manifest(active.version) if active is not None else None
+        try:
+            manifest = await self._registry.manifest(active.version) if active is not None else None
+        except Refused as error:
+            _log.warning("registry.refresh_failed", error=str(error))
+            manifest = None
         if active is None or manifest is None or manifest.package != package:
             return None
         stored = await self._bus.get_version(active.version)
@@ -131,14 +138,20 @@ class Publisher:
         return active
 
     async def _planned(self, manifest: Manifest) -> Plan:
-        """What a switch to it from what the bus serves now would change."""
-        await self._registry.refresh()
-        before = self._registry.active.manifest if self._registry.active else None
+        """What a switch to it from what the bus serves now would change. All is new where that cannot be read."""
+        unknown: str | None = None
+        try:
+            await self._registry.refresh()
+        except Refused as error:
+            unknown = str(error)
+        active = self._registry.active if unknown is None else None
+        before = active.manifest if active else None
         gone = {each.name for each in before.functions} - {each.name for each in manifest.functions} if before else ()
         rows, stats = await asyncio.gather(self._bus.recurrences(gone=True), self._bus.stats(sorted(gone)))
         held = {f"{row.queue}/{row.name}": row.standing for row in rows if not row.is_own}
         waiting = {name: counts.pending + counts.scheduled for name, counts in stats.items()}
-        return planned(before, manifest, self._bus.clock.now_ms(), held, waiting)
+        plan = planned(before, manifest, self._bus.clock.now_ms(), held, waiting)
+        return msgspec.structs.replace(plan, unknown=unknown)
 
 
 def _deployed(version: VersionId, generation: int | None, manifest: Manifest, plan: Plan) -> Deployed:

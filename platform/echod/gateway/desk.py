@@ -65,7 +65,8 @@ class Desk:
     def active(self) -> ActiveVersion:
         """The version being served; a problem without one."""
         if self.registry.active is None:
-            raise Problem("no-version", "expected a deployed version, got none; run `echod deploy FOLDER`")
+            expected = "expected a deployed version, got none; run `echod deploy FOLDER`"
+            raise Problem("no-version", self.registry.unreadable or expected)
         return self.registry.active
 
     def function(self, name: str) -> Function:

@@ -28,7 +28,12 @@ def plan_view(plan: Plan) -> View:
 
 def lines(plan: Plan) -> list[tuple[str, str]]:
     """Mark and sentence of each change."""
-    found = [("+", f"function {name}") for name in plan.new]
+    found = (
+        []
+        if plan.unknown is None
+        else [("~", f"all is shown as new, for what is served now is unknown: {plan.unknown}")]
+    )
+    found += [("+", f"function {name}") for name in plan.new]
     found += [("~", f"function {each.name}: {', '.join(each.what)}") for each in plan.changed]
     found += [("-", f"function {each.name}{_orphans(each)}") for each in plan.gone]
     found += [("+", f"schedule {each.id}: {_rule(each)}{_due(each, ', first due')}") for each in plan.start]

@@ -33,9 +33,11 @@ async def readyz(desk: Desk, request: Request) -> Response:
         ails = diagnosis.ails(msgspec.convert(server, diagnosis.Vitals))
     except BusError as error:
         reasons.append(f"bus: {error}")
-    active = desk.registry.active
+    active, unreadable = desk.registry.active, desk.registry.unreadable
     if active is None:
-        reasons.append("no version deployed; run `echod deploy FOLDER`")
+        reasons.append(unreadable or "no version deployed; run `echod deploy FOLDER`")
+    elif unreadable is not None:
+        ails.append(f"serving the version before: {unreadable}")
     view = {
         "ready": not reasons,
         "bus": not any(reason.startswith("bus: ") for reason in reasons),

@@ -98,7 +98,7 @@ class Roles:
         shown = str(Config(bus=parts.address).masked()["bus"])
         terminal.ready(parts.verb, self.url, shown, parts.walls.level, parts.walls.missing, active)
         if active is None:
-            terminal.say("no version deployed; run `echod deploy FOLDER`")
+            terminal.say(parts.registry.unreadable or "no version deployed; run `echod deploy FOLDER`")
             return
         terminal.functions(active.manifest.functions, parts.bus.clock.now_ms(), self.url)
         terminal.off(active.manifest.off)

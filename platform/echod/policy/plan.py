@@ -82,6 +82,7 @@ class Plan(msgspec.Struct, frozen=True):
     rules: tuple[Option, ...] = ()  # options of schedules that stay, by their ids
     limits: tuple[Option, ...] = ()
     walls: tuple[Option, ...] = ()
+    unknown: str | None = None  # why the version before could not be read: all of the other is new then
 
 
 class Deployed(msgspec.Struct, frozen=True):

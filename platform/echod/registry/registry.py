@@ -60,6 +60,9 @@ class Registry:
 
     def __init__(self, bus: Bus, state: Path, *, admit: Admit = lambda _: None) -> None:
         self.active: ActiveVersion | None = None
+        self.unreadable: str | None = (
+            None  # why the bus's active version is not `active`; None: it is, or none is known
+        )
         self._admit = admit
         self._bus = bus
         self._versions = state.absolute() / "versions"
@@ -118,14 +121,16 @@ class Registry:
         async with self._refreshing:
             active, raw = await self._bus.active()
             if active is None or self._is(active):
+                self.unreadable = None
                 return
             self._manifests.pop(active.version, None)
-            manifest = await self.manifest(active.version)
-            if manifest is None:
-                raise Refused(f"version {active.version} is active but not stored; deploy the folder again")
-            errors = _decoded(raw, active.version, _said_of).errors if raw else ()
-            errors += tuple(error for error in manifest.errors if error.kind == UNSERVED and error not in errors)
+            try:
+                manifest, errors = await self._described(active.version, raw)
+            except Refused as why:
+                self.unreadable = str(why)
+                raise
             self.active = ActiveVersion(active.version, active.generation, manifest, errors, active.since_ms)
+            self.unreadable = None
             self._functions = {function.name: function for function in manifest.functions}
         _log.info(
             "version.switched", version=active.version, generation=active.generation, functions=len(self._functions)
@@ -136,6 +141,16 @@ class Registry:
         for callback in tuple(self._listeners):
             callback()
         await self._collect()
+
+    async def _described(self, version: VersionId, raw: bytes | None) -> tuple[Manifest, tuple[LoadError, ...]]:
+        """What the active version has, and its errors: those of the switch, and of what must not be served here."""
+        manifest = await self.manifest(version)
+        if manifest is None:
+            raise Refused(f"version {version} is active but not stored; deploy the folder again")
+        errors = _decoded(raw, version, _said_of).errors if raw else ()
+        return manifest, errors + tuple(
+            error for error in manifest.errors if error.kind == UNSERVED and error not in errors
+        )
 
     async def manifest(self, version: VersionId) -> Manifest | None:
         """The manifest of any stored version, as far as this node may serve it."""

@@ -15,6 +15,7 @@ from echod.deploy.discovery import Discovery
 from echod.deploy.live import Live, Saved
 from echod.deploy.publish import Publisher
 from echod.errors import Refused
+from echod.model.ids import VersionId
 from echod.registry.archive import archived, pieces_of
 from echod.registry.registry import Registry
 from valkey import running
@@ -390,12 +391,47 @@ async def test_a_bus_that_is_away_is_waited_for(write: Write, folder: Path, tmp_
         await bus.close()
 
 
+async def upload(path: str, text: str) -> AsyncIterator[bytes]:
+    """A packed folder of one file, as it comes in."""
+    for piece in pieces_of(archived("functions", {path: text.encode()})):
+        yield piece
+
+
 async def test_an_upload_of_a_file_that_no_import_could_name_is_refused(publisher: Publisher) -> None:
     for path in ("report.v2.py", "v1.2/report.py", "a\\..\\b.py"):
-
-        async def body(path: str = path) -> AsyncIterator[bytes]:
-            for piece in pieces_of(archived("functions", {path: function("f").encode()})):
-                yield piece
-
         with pytest.raises(Refused, match=f"^nothing was switched: {re.escape(path)}: expected a name"):
-            await publisher.deployed(body())
+            await publisher.deployed(upload(path, function("f")))
+
+
+@pytest.mark.parametrize(("damage", "starts"), [("unreadable", False), ("missing", True)])
+async def test_where_what_is_active_cannot_be_read_a_deploy_and_a_rollback_go_through(
+    publisher: Publisher, registry: Registry, bus: Bus, tmp_path: Path, damage: str, starts: bool
+) -> None:
+    good = (await publisher.deployed(upload("shop.py", function("pack", 1)))).version
+    damaged = VersionId("DEP00000000002")
+    if starts:
+        registry = Registry(bus, tmp_path / "state")
+        publisher = Publisher(bus, registry, publisher._discovery)
+
+    async def break_it() -> None:
+        await bus.put_version(damaged, [], b"\xc1")
+        await bus.activate(damaged)
+        if damage == "missing":
+            await bus.link.command("DEL", f"emq:{{~}}:version:{damaged}:manifest")
+        with pytest.raises(Refused):
+            await registry.refresh()
+        assert registry.unreadable is not None
+
+    await break_it()
+    planned = await publisher.deployed(upload("shop.py", function("pack", 1)), only_plan=True)
+    assert planned.plan.new == ("shop.pack",)
+    assert damaged in (planned.plan.unknown or "")
+    assert (await publisher.activated(good)).plan.unknown is not None
+    assert registry.active is not None
+    assert (registry.active.version, registry.unreadable) == (good, None)
+    await break_it()
+    done = await publisher.deployed(upload("shop.py", function("pack", 1)))  # what this node served all along
+    active, _raw = await bus.active()
+    assert active is not None
+    assert (active.version, active.generation) == (good, done.generation)
+    registry.close()

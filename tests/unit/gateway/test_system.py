@@ -9,7 +9,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from echod.errors import Refused
 from echod.gateway import exposition
+from echod.model.ids import VersionId
 from echod.model.job import Error
 from unit.gateway.kit import FUNCTIONS, VERSION, Rig, Valkey, serving, until
 from unit.gateway.test_jobs import following
@@ -54,6 +56,23 @@ async def test_not_ready_without_a_version_and_says_what_to_run(server: Valkey) 
         answer = await rig.http.get("/readyz")
         assert (answer.status_code, answer.json()["ready"], answer.json()["bus"]) == (503, False, True)
         assert answer.json()["reasons"] == ["no version deployed; run `echod deploy FOLDER`"]
+
+
+async def test_a_version_that_cannot_be_read_is_the_reason_where_it_is_active(server: Valkey, rig: Rig) -> None:
+    async with serving(server, deployed=False) as other:
+        damaged = VersionId("DEP00000000002")
+        await other.bus.put_version(damaged, [], b"\xc1")
+        await other.bus.activate(damaged)
+        for each in (other, rig):
+            with pytest.raises(Refused):
+                await each.desk.registry.refresh()
+        answer = await other.http.get("/readyz")
+        assert answer.status_code == 503
+        [reason] = answer.json()["reasons"]
+        assert f"version {damaged}: its description cannot be read" in reason
+        answer = await rig.http.get("/readyz")
+        assert (answer.status_code, answer.json()["version"]) == (200, VERSION)
+        assert f"serving the version before: {reason}" in answer.json()["degraded"]
 
 
 async def test_metrics_count_states_jobs_and_runs_under_prometheus_names(rig: Rig) -> None:
