@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable
 
 FILE = ".echodignore"
-CACHES = frozenset({"__pycache__", "node_modules", "venv", "env", "site-packages", "__pypackages__"})
+CACHES = frozenset({"__pycache__", "node_modules", "site-packages", "__pypackages__"})
+ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")  # what a folder has that is an environment, whatever it is called
 LEFT_OUT = re.compile(r".*(\.py[co]|~|\.sw[op]|\.tmp|\.env)|#.*#|4913")  # compiled files, editors' own, settings
 
 Ignored = Callable[[str, bool], bool]
@@ -59,9 +60,23 @@ def _translated(text: str) -> str:
             out, place = out + "[^/]*", place + 1
         elif text[place] == "?":
             out, place = out + "[^/]", place + 1
-        elif text[place] == "[" and (end := text.find("]", place + 2)) > 0:
-            inside = text[place + 1 : end].replace("\\", "\\\\").replace("[", "\\[")
-            out, place = out + "[" + re.sub("^[!^]", "^", inside) + "]", end + 1
+        elif text[place] == "[" and (found := _set(text, place)) is not None:
+            out, place = out + found[0], found[1]
         else:
             out, place = out + re.escape(text[place]), place + 1
     return out
+
+
+def _set(text: str, place: int) -> tuple[str, int] | None:
+    """The set of characters that begins at `place` as a regular expression, and where it ends; None: it is none."""
+    start = place + (2 if text[place + 1 : place + 2] in {"!", "^"} else 1)
+    end = text.find("]", start + 1)  # a bracket at the start is one of the set
+    if end < 0:
+        return None
+    inside = re.sub(r"([\\\[&|~])", r"\\\1", text[start:end])
+    found = ("[^" if start - place > 1 else "[") + inside + "]"
+    try:
+        re.compile(found)
+    except re.error:  # [z-a]
+        return None
+    return found, end + 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from echod.deploy.ignore import FILE, Ignored, ignored, never_taken
+from echod.deploy.ignore import ENVIRONMENTS, FILE, Ignored, ignored, never_taken
 from echod.errors import Refused
 from echod.model.ids import VersionId
 from echod.registry.archive import (
@@ -147,18 +147,20 @@ class _Walk:
             if entry.name.startswith("."):
                 continue
             path, target = prefix + entry.name, real / entry.name
+            is_folder = os.path.isdir(target)  # Path.is_dir raises where a link cannot be followed
+            if never_taken(entry.name, is_folder) or self._leave_out(path, is_folder):
+                continue  # whatever a link of this name leads to
             if entry.is_symlink():
                 target = self._followed(target, path, above)
             try:
                 found = target.stat()
             except FileNotFoundError:
                 continue
-            is_folder = stat.S_ISDIR(found.st_mode)
-            if never_taken(entry.name, is_folder) or self._leave_out(path, is_folder):
-                continue
+            except OSError as error:
+                raise Refused(f"{path}: {error.strerror or error}") from None
             _check_name(path)
             if is_folder:
-                if target != self._state and not (target / "pyvenv.cfg").exists():
+                if target != self._state and not any((target / each).exists() for each in ENVIRONMENTS):
                     self.into(target, target, f"{path}/", above)
             elif stat.S_ISREG(found.st_mode):
                 self.files[path], self.sizes[path] = target, found.st_size

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from echod.deploy.ignore import ignored
 from echod.deploy.snapshot import file_of, is_misnamed, module_of, package_of, served_folder, taken
 from echod.errors import Refused
 
@@ -90,6 +91,38 @@ def test_echodignore_works_as_git_has_it(tmp_path: Path) -> None:
         },
     )
     assert list(taken(folder).contents) == ["docs/final.md", "imgx.png", "keep.csv", "sub/build/in.py"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left_out", "stays"),
+    [
+        ("[z-a].txt", ["[z-a].txt"], ["z.txt"]),
+        ("[!].txt", ["[!].txt"], ["!.txt", "a.txt"]),
+        ("[].txt", ["[].txt"], ["].txt"]),
+        ("[!]].txt", ["a.txt"], ["].txt"]),
+        ("[]a].txt", ["].txt", "a.txt"], ["b.txt"]),
+        ("[!a].txt", ["b.txt"], ["a.txt"]),
+        ("[^a].txt", ["b.txt"], ["a.txt"]),
+        ("[", ["["], ["a"]),
+        ("a[&&b].txt", ["a&.txt", "ab.txt"], ["aa.txt"]),
+    ],
+)
+def test_a_set_of_characters_is_one_or_taken_literally(pattern: str, left_out: list[str], stays: list[str]) -> None:
+    decide = ignored(pattern)
+    assert [decide(name, False) for name in (*left_out, *stays)] == [True] * len(left_out) + [False] * len(stays)
+
+
+def test_a_link_that_echodignore_names_may_lead_anywhere(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {"shop.py": "", ".echodignore": "passwd\ndata/\nloop\ngone\n"})
+    for link, target in (("passwd", "/etc/passwd"), ("data", "/etc"), ("loop", "."), ("gone", "nowhere")):
+        (folder / link).symlink_to(target)
+    assert [*taken(folder).contents] == ["shop.py"]
+
+
+def test_a_package_may_be_called_env_and_an_environment_is_told_by_what_it_has(tmp_path: Path) -> None:
+    environments = {"env2/pyvenv.cfg": "", "env2/x.py": "", "conda/conda-meta/history": "", "conda/x.py": ""}
+    folder = folder_of(tmp_path, {"env/shop.py": "", "venv/cart.py": "", **environments})
+    assert taken(folder).modules == ("env.shop", "venv.cart")
 
 
 def test_a_link_inside_is_followed_and_one_that_leads_out_is_refused(tmp_path: Path) -> None:
