@@ -68,16 +68,22 @@ class Publisher:
         """
         snapshot = await _received(body)
         async with self._deploys:
-            manifest = await self.describe(snapshot, again=True)
-            if manifest.errors:
-                raise Refused("nothing was switched: " + "; ".join(place_of(error) for error in manifest.errors))
-            await self._check_schedules(manifest)
-            plan = await self._planned(manifest)
-            if only_plan:
-                return _deployed(snapshot.version, None, manifest, plan)
-            active = await self.publish(snapshot, manifest)
-        _log.info("version.deployed", version=active.version, generation=active.generation)
-        return _deployed(active.version, active.generation, manifest, plan)
+            try:
+                done = await self._deployed(snapshot, only_plan=only_plan)
+            finally:  # a plan, a refusal and a caller who went away leave nothing on disk
+                await self._registry.let_go(snapshot.version)
+        if done.generation is not None:
+            _log.info("version.deployed", version=done.version, generation=done.generation)
+        return done
+
+    async def _deployed(self, snapshot: Snapshot, *, only_plan: bool) -> Deployed:
+        manifest = await self.describe(snapshot, again=True)
+        if manifest.errors:
+            raise Refused("nothing was switched: " + "; ".join(place_of(error) for error in manifest.errors))
+        await self._check_schedules(manifest)
+        plan = await self._planned(manifest)
+        active = None if only_plan else await self.publish(snapshot, manifest)
+        return _deployed(snapshot.version, active.generation if active else None, manifest, plan)
 
     async def activated(self, version: VersionId, *, only_plan: bool = False) -> Deployed:
         """Switch to a stored version: its files are here and intact before it is. Raises UnknownVersion, Refused."""

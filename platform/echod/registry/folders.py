@@ -66,6 +66,15 @@ def prune(versions: Path, keep: set[str]) -> None:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
+def remove(versions: Path, version: VersionId) -> None:
+    """Remove the folder of `version`, at once for whoever looks."""
+    with contextlib.suppress(OSError):
+        gone = Path(tempfile.mkdtemp(prefix=".gone-", dir=versions))
+        with contextlib.suppress(OSError):
+            (versions / version).rename(gone / version)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
 def _place(fresh: Path, root: Path, version: VersionId) -> None:
     """Rename `fresh` to `root`. Another process may have done so first; a damaged folder makes way."""
     try:

@@ -183,11 +183,12 @@ class Registry:
         Raises Refused when the bus does not hold the version (any more).
         """
         ready = self._checked.get(version)
-        if ready is not None:
+        if ready is not None and ready.exists():  # another node on this folder may have let go of it
             return ready
         async with self._writing.setdefault(version, asyncio.Lock()):
-            root = self._checked.get(version) or self._versions / version
-            if version not in self._checked and not await asyncio.to_thread(folders.holds, root, version):
+            root = self._versions / version
+            is_known = self._checked.get(version) is not None and root.exists()
+            if not is_known and not await asyncio.to_thread(folders.holds, root, version):
                 stored = await self._bus.get_version(version)
                 if stored is None:
                     raise Refused(f"version {version}: not in the bus; deploy its folder again")
@@ -208,6 +209,16 @@ class Registry:
             ) from None
         self._checked[version] = root
         return root
+
+    async def let_go(self, version: VersionId) -> None:
+        """Remove the files of a version that was not switched to, unless it was before and the bus keeps it."""
+        try:
+            if version in {kept for kept, _ in await self._bus.versions()}:
+                return
+        except BusError:
+            return  # the next switch does it
+        self._checked.pop(version, None)
+        await asyncio.to_thread(folders.remove, self._versions, version)
 
     async def _collect(self) -> None:
         """Forget what the bus does: it keeps the active version, the ten before it, and those that a node runs."""

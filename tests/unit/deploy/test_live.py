@@ -435,3 +435,30 @@ async def test_where_what_is_active_cannot_be_read_a_deploy_and_a_rollback_go_th
     assert active is not None
     assert (active.version, active.generation) == (good, done.generation)
     registry.close()
+
+
+async def test_a_plan_and_a_refusal_leave_nothing_on_disk_and_what_is_stored_stays(
+    publisher: Publisher, registry: Registry, tmp_path: Path
+) -> None:
+    good = function("pack", 1)
+    versions = tmp_path / "state" / "versions"
+    await publisher.deployed(upload("shop.py", good), only_plan=True)
+    assert [*versions.iterdir()] == []
+    done = await publisher.deployed(upload("shop.py", good))
+    await publisher.deployed(upload("shop.py", function("pack", 2)), only_plan=True)
+    await publisher.deployed(upload("shop.py", good), only_plan=True)
+    with pytest.raises(Refused):
+        await publisher.deployed(upload("shop.py", "def broken(:"))
+    assert [path.name for path in versions.iterdir()] == [done.version]
+    assert await registry.folder(done.version) == versions / done.version
+
+
+async def test_a_deploy_that_its_caller_gives_up_leaves_nothing_on_disk(publisher: Publisher, tmp_path: Path) -> None:
+    versions = tmp_path / "state" / "versions"
+    deploying = asyncio.create_task(publisher.deployed(upload("shop.py", "while True: pass\n")))
+    async with asyncio.timeout(10):
+        while not [*versions.glob("DEP*")]:
+            await asyncio.sleep(0.01)
+    deploying.cancel()
+    await asyncio.wait({deploying})
+    assert [*versions.iterdir()] == []

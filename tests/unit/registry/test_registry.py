@@ -107,6 +107,21 @@ async def test_a_folder_is_written_from_the_bus_and_mended_when_damaged(
     fresh.close()
 
 
+async def test_a_folder_that_another_let_go_of_is_written_again_and_one_that_was_active_is_not_let_go(
+    bus: Bus, registry: Registry, tmp_path: Path
+) -> None:
+    other = Registry(bus, tmp_path / "state")  # of another node on the same disk
+    root = await registry.materialise(version_of(ONE), ONE)
+    await other.let_go(version_of(ONE))
+    assert [*root.parent.iterdir()] == []
+    version = await stored(bus, ONE)
+    assert (await registry.folder(version) / "functions" / "shop.py").read_bytes() == b"x = 1\n"
+    await bus.activate(version)
+    await other.let_go(version)
+    assert root.exists()
+    other.close()
+
+
 async def test_a_version_that_is_not_stored_or_not_what_it_says_is_refused(bus: Bus, registry: Registry) -> None:
     with pytest.raises(Refused, match="not in the bus"):
         await registry.folder(VersionId("DEP00000000000"))
