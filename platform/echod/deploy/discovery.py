@@ -119,7 +119,7 @@ class Discovery:
                     return answers  # none at all: it had died while it waited
             return await _asked(await Importer.started(), order, secrets)
         finally:
-            shutil.rmtree(tmp, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, tmp, ignore_errors=True)
 
     def _secrets_of(self, named: Set[str]) -> dict[str, str]:
         """Exactly the variables that a module's annotations name, as far as they are set."""
