@@ -43,7 +43,7 @@ from echod.gateway import (
     webhooks,
 )
 from echod.gateway.desk import Deploys, Desk, caller_of, shown, wants_page
-from echod.gateway.guard import SECURITY_HEADERS, Guard, Right, demand
+from echod.gateway.guard import SECURITY_HEADERS, Guard, Needed, demand
 from echod.gateway.keyring import Keyring
 from echod.gateway.limits import Intake
 from echod.gateway.live import Live
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
 
     method: str
     path: str
-    right: Right | None
+    right: Needed
     handler: Handler
 
 
@@ -94,7 +94,7 @@ TABLE: tuple[Entry, ...] = (
     Entry("GET", "/morgue", "read", jobs.morgue),
     Entry("POST", "/morgue/redrive", "operate", bulk.redrive),
     Entry("POST", "/morgue/purge", "operate", bulk.purge_morgue),
-    Entry("GET", "/versions", "read", versions.index),
+    Entry("GET", "/versions", ("read", "deploy"), versions.index),
     Entry("GET", "/nodes", "read", system.nodes),
     Entry("GET", "/bus", "read", system.bus),
     Entry("GET", "/clock", "read", clock.show),

@@ -27,6 +27,7 @@ from echod.model.token import Scope as _Scope
 from echofn.frames import MAX_PAYLOAD_BYTES
 
 Right = _Scope
+Needed = Right | tuple[Right, ...] | None  # of several one is enough; None: anybody may
 ANY_HOST = ("/healthz", "/readyz")
 WAY_IN = ("/login", "/logout")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -129,14 +130,16 @@ class Guard:
             raise
 
 
-def demand(request: Request, right: Right | None) -> None:
-    """Raise the problem `unauthenticated` or `out-of-scope` when the caller lacks a right; None: anybody may."""
+def demand(request: Request, right: Needed) -> None:
+    """Raise the problem `unauthenticated` or `out-of-scope` when the caller lacks a right."""
     caller: Caller = request.state.caller
-    if right is None or right in caller.rights:
+    enough = right if isinstance(right, tuple) else (right,)
+    if None in enough or not caller.rights.isdisjoint(enough):
         return
     if caller.by != "nobody":
+        scope = " or ".join(map(repr, enough))
         has = ", ".join(sorted(caller.rights)) or "none"
-        raise Problem("out-of-scope", f"expected a token with the scope {right!r}, got one with {has}")
+        raise Problem("out-of-scope", f"expected a token with the scope {scope}, got one with {has}")
     given = "authorization" in request.headers
     raise Problem(
         "unauthenticated",
