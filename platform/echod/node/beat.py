@@ -1,5 +1,5 @@
 """The one beat of a process: every 20 s it renews the node's lease and hears the news; at once after a reconnect, and
-when a driven clock was moved.
+when a driven clock was moved, or a version is put to use that the last one did not name.
 
 The answer goes to everybody who asked for it: the pump ticks by it, the registry learns of a switch that it missed. A
 node whose lease ran out, because it was frozen for a minute, is leased another number by the bus and goes on.
@@ -33,6 +33,10 @@ class Beat:
         self._hear = hear
         self._running = running
         self._loop = Loop(self)
+
+    def wake(self) -> None:
+        """Beat at once: what this node needs has grown, and the bus keeps what it was told of."""
+        self._loop.wake()
 
     async def run(self) -> None:
         """Beat until cancelled."""

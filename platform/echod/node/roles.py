@@ -25,7 +25,7 @@ from echod.errors import BusError, BusUnfit, Refused
 from echod.gateway.app import create_app
 from echod.gateway.server import Server
 from echod.metronome.metronome import Metronome
-from echod.model.ids import NodeId, VersionId, branded
+from echod.model.ids import NodeId, branded
 from echod.node import terminal
 from echod.node.beat import Beat
 from echod.node.console import Console
@@ -91,8 +91,11 @@ class Roles:
             pump = Pump(parts.bus, parts.registry)
             hear.append(pump.heard)
             self.keep("pump", pump.run())
-        running = self._supervisor.running if self._supervisor is not None else tuple[VersionId, ...]
-        self.keep("beat", Beat(parts.bus, pump="pump" in parts.names, hear=hear, running=running).run())
+        if self._supervisor is not None:
+            parts.registry.running = self._supervisor.running
+        beat = Beat(parts.bus, pump="pump" in parts.names, hear=hear, running=parts.registry.needed)
+        parts.registry.on_use = beat.wake
+        self.keep("beat", beat.run())
         _log.info("node.started", node=self._node, verb=parts.verb)
         active = parts.registry.active
         shown = str(Config(bus=parts.address).masked()["bus"])

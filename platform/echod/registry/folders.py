@@ -16,13 +16,14 @@ from pathlib import Path
 from echod.model.ids import VersionId
 from echod.registry.archive import Archive, archived, version_of
 
-KEPT_S = 600.0  # no folder is removed that is younger: its version may be on its way to the bus, or a worker to it
+KEPT_S = 600.0  # no folder is removed that was asked for since: its version, or a worker, may be on its way
 
 
 def write(versions: Path, version: VersionId, archive: Archive) -> Path:
     """The root folder of `version`: there already and intact, or written now."""
     root = versions / version
     if holds(root, version):
+        touch(root)
         return root
     versions.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=versions))
@@ -57,7 +58,16 @@ def holds(root: Path, version: VersionId) -> bool:
     return version_of(archived(top.name, files)) == version
 
 
-def prune(versions: Path, keep: set[str]) -> None:
+def touch(root: Path) -> bool:
+    """Make a folder young again, as whoever asks for it will use it; False: it is not there any more."""
+    try:
+        os.utime(root)
+    except OSError:
+        return root.is_dir()  # another user's: what its owner keeps
+    return True
+
+
+def prune(versions: Path, keep: set[VersionId]) -> None:
     """Remove folders of versions that are not in `keep`, unless they are young, and what a killed writer left."""
     old = time.time() - KEPT_S
     with contextlib.suppress(OSError):

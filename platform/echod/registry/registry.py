@@ -12,7 +12,8 @@ again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ from echofn.manifest import Function, LoadError, Manifest
 
 _log = log.get("registry")
 
+USED_S = 60.0  # three beats: who asked for a folder has its workers by then, and names them
 UNSERVED = "unserved"  # the kind of error of a function that was loaded, and must not be served here
 _manifest_of = msgspec.msgpack.Decoder(Manifest).decode
 
@@ -71,6 +73,9 @@ class Registry:
         self._checked: dict[VersionId, Path] = {}
         self._writing: dict[VersionId, asyncio.Lock] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._used: dict[VersionId, float] = {}  # when a folder was last asked for
+        self.running: Callable[[], Iterable[VersionId]] = tuple  # versions that this node has workers of
+        self.on_use: Callable[[], None] = lambda: None  # called when `needed` has grown
         self._refreshing = asyncio.Lock()
         self._stale = asyncio.Event()
         self._forget = [bus.on("switched", self._hear), bus.on("connected", self._hear)]
@@ -180,21 +185,32 @@ class Registry:
     async def folder(self, version: VersionId) -> Path:
         """The folder that holds the package of `version`, on this machine's disk.
 
-        Raises Refused when the bus does not hold the version (any more).
+        From here on it is among what is `needed`. Raises Refused when the bus does not hold the version (any more).
         """
+        is_new = version not in self._used
+        self._used[version] = time.monotonic()
+        if is_new:
+            self.on_use()
         ready = self._checked.get(version)
-        if ready is not None and ready.exists():  # another node on this folder may have let go of it
+        if ready is not None and folders.touch(ready):  # another node on this folder may have let go of it
             return ready
         async with self._writing.setdefault(version, asyncio.Lock()):
             root = self._versions / version
-            is_known = self._checked.get(version) is not None and root.exists()
+            is_known = self._checked.get(version) is not None and folders.touch(root)
             if not is_known and not await asyncio.to_thread(folders.holds, root, version):
                 stored = await self._bus.get_version(version)
                 if stored is None:
                     raise Refused(f"version {version}: not in the bus; deploy its folder again")
                 return await self.materialise(version, await asyncio.to_thread(opened, stored[0], version))
+            folders.touch(root)
             self._checked[version] = root
             return root
+
+    def needed(self) -> tuple[VersionId, ...]:
+        """Versions whose files this node needs, whatever the bus keeps: its workers', and those asked for just now."""
+        since = time.monotonic() - USED_S
+        self._used = {version: at for version, at in self._used.items() if at > since}
+        return tuple(sorted({*self.running(), *self._used}))
 
     async def materialise(self, version: VersionId, archive: Archive) -> Path:
         """Write a version's files to this machine's disk; deploy does so before the bus knows of it.
@@ -221,12 +237,13 @@ class Registry:
         await asyncio.to_thread(folders.remove, self._versions, version)
 
     async def _collect(self) -> None:
-        """Forget what the bus does: it keeps the active version, the ten before it, and those that a node runs."""
+        """Forget what the bus does, but what is needed here: it keeps the active version, the ten before it, and those
+        that a node named with its last beat."""
         try:
             kept = {version for version, _ in await self._bus.versions()}
         except BusError:
             return  # the next switch does it
-        await asyncio.to_thread(folders.prune, self._versions, set[str](kept))
+        await asyncio.to_thread(folders.prune, self._versions, {*kept, *self.needed()})
         self._checked = {known: path for known, path in self._checked.items() if path.exists()}
         self._manifests = {known: manifest for known, manifest in self._manifests.items() if known in kept}
 

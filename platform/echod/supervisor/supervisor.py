@@ -171,9 +171,9 @@ class Supervisor:
             )
 
     def running(self) -> tuple[VersionId, ...]:
-        """The versions that there are workers of, or jobs for: their files are needed."""
+        """The versions that there are workers of, or jobs for now or next: their files are needed."""
         pools = [pool for feed in self._feeds.values() for pool in feed.crews.pools]
-        return tuple(sorted({pool.version for pool in pools if not pool.is_empty}))
+        return tuple(sorted({pool.version for pool in pools if pool.serving or not pool.is_empty}))
 
     def status(self) -> dict[str, object]:
         """What pages show of this node's workers."""

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+
+import msgspec
 
 from echod.bus import Bus
 from echod.bus.answers import BeatAnswer
 from echod.node.beat import Beat
+from echod.registry.archive import archived, pieces_of, version_of
 from echod.registry.duty import LONGEST_SLEEP_S
+from echod.registry.registry import Registry
+from echofn.manifest import Manifest
 from valkey import Server
 
 
@@ -26,3 +32,26 @@ async def test_each_answer_is_told_to_all_and_a_reconnect_beats_at_once(bus: Bus
     assert one == other
     assert one[0].rank == 0
     beating.cancel()
+
+
+async def test_a_version_that_is_put_to_use_is_named_at_once_and_so_stays_stored(bus: Bus, tmp_path: Path) -> None:
+    registry = Registry(bus, tmp_path)
+    heard = asyncio.Event()
+    beat = Beat(bus, pump=False, hear=[lambda _: heard.set()], running=registry.needed)
+    registry.on_use = beat.wake
+    beating = asyncio.create_task(beat.run())
+    archives = [archived("functions", {"m.py": b"x = %d\n" % number}) for number in range(13)]
+    for archive in archives:
+        await bus.put_version(version_of(archive), pieces_of(archive), msgspec.msgpack.encode(Manifest("functions")))
+    first, *later = map(version_of, archives)
+    async with asyncio.timeout(LONGEST_SLEEP_S / 2):  # sooner than the next one is due by itself
+        await heard.wait()
+        await bus.activate(first)
+        heard.clear()
+        await registry.folder(first)
+        await heard.wait()
+    for version in later:
+        await bus.activate(version)
+    assert await bus.get_manifest(first) is not None
+    beating.cancel()
+    registry.close()

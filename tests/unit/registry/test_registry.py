@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from echod.bus import Bus
 from echod.bus.answers import Active
 from echod.errors import Refused
 from echod.model.ids import VersionId
+from echod.registry import registry as registries
 from echod.registry.archive import Archive, archived, pieces_of, version_of
 from echod.registry.registry import Registry, Said
 from echofn.manifest import Function, LoadError, Manifest, Policy, QueueTrigger
@@ -158,3 +160,42 @@ async def test_what_this_node_must_not_serve_is_left_out_at_a_switch_and_told(bu
     manifest = await registry.manifest(version)
     assert manifest is not None
     assert [function.name for function in manifest.functions] == ["shop.pack"]
+
+
+async def test_a_folder_stays_while_a_worker_is_on_its_way_to_it_or_runs_whatever_the_bus_keeps(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = Registry(bus, tmp_path / "state")
+    mine.close()
+    versions = [await stored(bus, archived("functions", {"m.py": b"x = %d\n" % n}), "m.f") for n in range(37)]
+    first = versions.pop(0)
+    await bus.activate(first)
+    root = await mine.folder(first)
+
+    async def twelve_later() -> bool:
+        """Whether its folder is there when it is old and the bus has forgotten its version."""
+        os.utime(root, (0, 0))
+        for _ in range(12):
+            await bus.activate(versions.pop())
+        assert await bus.get_manifest(first) is None
+        await mine.refresh()
+        return root.exists()
+
+    assert await twelve_later()  # asked for just now
+    monkeypatch.setattr(registries, "USED_S", 0.0)
+    mine.running = lambda: (first,)
+    assert await twelve_later()
+    mine.running = tuple
+    assert not await twelve_later()
+
+
+async def test_a_folder_that_is_asked_for_again_is_young_again_and_one_that_was_taken_away_is_not_handed_out(
+    bus: Bus, registry: Registry
+) -> None:
+    version = await stored(bus, ONE)
+    root = await registry.folder(version)
+    os.utime(root, (0, 0))
+    assert await registry.folder(version) == root
+    assert root.stat().st_mtime > 0
+    shutil.rmtree(root)  # another node of this machine, with the same state
+    assert ((await registry.folder(version)) / "functions" / "shop.py").read_bytes() == b"x = 1\n"
