@@ -72,3 +72,15 @@ def test_on_a_terminal_each_wall_is_a_line_that_says_how_it_stands(arguments: li
     told = json.loads(run("sandbox", *arguments, "--json").stdout)
     for wall in told["walls"]:
         assert any(line.split()[:2] == [wall["name"], wall["state"]] for line in said.splitlines()), wall
+
+
+def test_an_option_that_cannot_be_enforced_is_refused_whole_and_dev_takes_it(node: Node) -> None:
+    node.start("start", "--sandbox", "minimal", folder=False, ready=False, ECHOD_TOKEN=TOKEN)
+    node.save("m.py", "from echofn import queue\n\n@queue(processes=4)\ndef f(): return 1\n")
+    done = node.cli("deploy", str(node.folder))
+    assert done.returncode == 2
+    assert "m.py:3: m.f is not served: nothing enforces its processes= at --sandbox minimal" in done.stderr
+    assert node.get("/versions")["versions"] == []
+    node.end()
+    node.start("dev", "--sandbox", "minimal")
+    assert node.call("m.f") == 1

@@ -1,16 +1,21 @@
-"""What is checked before anything starts: who reaches the gateway, how handlers are confined, which reach the bus."""
+"""What is checked before anything starts: who reaches the gateway, how handlers are confined, which are not served."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from echod.config import Config, Level, Sandbox, is_loopback
 from echod.errors import Refused
-from echofn.manifest import Function
+from echofn.manifest import Function, Policy
 from echofn.walls import trial
 
 _SHORTEST_TOKEN = 16  # characters
+UNENFORCED: Mapping[Level, tuple[str, ...]] = {  # options by the level that has no wall for them: docs/sandbox.md
+    "minimal": ("network", "processes"),
+    "off": ("network", "processes", "memory_bytes", "tmp_bytes"),
+}
 
 
 class Walls(NamedTuple):
@@ -77,3 +82,18 @@ def reaches_bus(function: Function, port: int | None) -> str | None:
         "password, and could change every job of every function; give the bus a password (requirepass), "
         + ("or list the ports it needs in network=" if network is True else f"or take {port} out of network=")
     )
+
+
+def unenforced(function: Function, level: Level) -> str | None:
+    """Why a function must not be served at `level`: an option of its own asks for a wall that is not there.
+
+    What nobody said is no reason: whoever asked for such a level knows that it lacks walls. Nor is network=True, which
+    asks for none.
+    """
+    said = {name: value for name in UNENFORCED.get(level, ()) if (value := getattr(function.policy, name)) is not True}
+    lacks = [name for name, value in said.items() if value != getattr(Policy(), name)]
+    if not lacks:
+        return None
+    told = ", ".join(f"{name.removesuffix('_bytes')}=" for name in lacks)
+    why = f"nothing enforces its {told} at --sandbox {level}"
+    return f"{function.name} is not served: {why}; take standard, or leave that out"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from echod.config import Config, is_loopback
+from echod.config import Config, Level, is_loopback
 from echod.errors import Refused
-from echod.node.doors import chosen, reaches_bus, refuse_open_door, wanted
+from echod.node.doors import chosen, reaches_bus, refuse_open_door, unenforced, wanted
 from echofn.manifest import Function, Policy
 from echofn.walls import trial
 
@@ -82,3 +83,30 @@ def test_a_function_that_reaches_a_bus_without_a_password_is_not_served(
         assert "m.f is not served" in why
         assert "requirepass" in why
         assert why.endswith(fix)
+
+
+@pytest.mark.parametrize(
+    ("level", "policy", "named"),
+    [
+        ("minimal", {"network": (443,)}, "network="),
+        ("minimal", {"processes": 4, "network": (443,)}, "network=, processes="),
+        ("minimal", {"network": True, "memory_bytes": 1, "tmp_bytes": 1}, None),
+        ("minimal", {}, None),
+        ("off", {"memory_bytes": 1 << 30, "tmp_bytes": 1 << 30}, "memory=, tmp="),
+        ("off", {"processes": 1}, "processes="),
+        ("off", {"network": True}, None),
+        ("off", {}, None),
+        ("standard", {"network": (443,), "processes": 4, "memory_bytes": 1, "tmp_bytes": 1}, None),
+        ("strict", {"network": (443,), "processes": 4, "memory_bytes": 1, "tmp_bytes": 1}, None),
+    ],
+)
+def test_an_option_that_no_wall_of_the_level_enforces_is_a_reason_not_to_serve(
+    level: Level, policy: dict[str, Any], named: str | None
+) -> None:
+    why = unenforced(Function("m.f", "m", "f", "m.py", 1, Policy(**policy), ()), level)
+    if named is None:
+        assert why is None
+    else:
+        assert why == (
+            f"m.f is not served: nothing enforces its {named} at --sandbox {level}; take standard, or leave that out"
+        )
