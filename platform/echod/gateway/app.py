@@ -182,10 +182,7 @@ class _Place:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
         answer = await self._answer(request)
-        answer.headers.update(_load_errors(self._desk, request))
-        if self._desk.registry.active and caller_of(request).rights:  # a job's result has the version it ran on already
-            answer.headers.setdefault("Echo-Version", self._desk.registry.active.version)
-        await answer(scope, receive, send)
+        await _telling(self._desk, request, answer)(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         if request.method == "OPTIONS":
@@ -207,7 +204,8 @@ class _Nowhere:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         if (found := webhooks.found_at(self._desk, request)) is not None:
-            await (await webhooks.take(self._desk, request, found))(scope, receive, send)
+            answer = await webhooks.take(self._desk, request, found)
+            await _telling(self._desk, request, answer)(scope, receive, send)
             return
         demand(request, "read")
         raise Problem("not-found", f"nothing is at {request.url.path[:100]!r}; GET /functions lists what there is")
@@ -267,15 +265,21 @@ def _fault(desk: Desk, request: Request, error: Exception) -> Response:
         answer = shown(desk, request, "login", {"next": place, "error": ""}, status=problem.status)
     else:
         answer = shown(desk, request, "problem", problem.view(), status=problem.status)
-    answer.headers.update({**problem.headers, **SECURITY_HEADERS, **_load_errors(desk, request)})
+    answer.headers.update({**problem.headers, **SECURITY_HEADERS})
+    return _telling(desk, request, answer)
+
+
+def _telling(desk: Desk, request: Request, answer: Response) -> Response:
+    """The answer with what serves, unless it names the version of its job, and what is broken in it.
+
+    A broken save shows where its author looks: in every answer, too. Strangers learn no names of files.
+    """
+    active = desk.registry.active
+    if active is None or not caller_of(request).rights:
+        return answer
+    answer.headers.setdefault("Echo-Version", active.version)
+    if active.errors:
+        first = active.errors[0]
+        where = quote(f"{first.file}:{first.line or '?'}:{first.column or '?'}", safe="/:? ")
+        answer.headers["Echo-Load-Errors"] = f"{len(active.errors)}; {where}"
     return answer
-
-
-def _load_errors(desk: Desk, request: Request) -> dict[str, str]:
-    """A broken save shows where its author looks: in every answer, too. Strangers learn no names of files."""
-    errors = desk.registry.active.errors if desk.registry.active else ()
-    if not errors or not caller_of(request).rights:
-        return {}
-    first = errors[0]
-    where = quote(f"{first.file}:{first.line or '?'}:{first.column or '?'}", safe="/:? ")
-    return {"Echo-Load-Errors": f"{len(errors)}; {where}"}

@@ -59,7 +59,7 @@ async def invoke(desk: Desk, request: Request) -> Response:
     if wishes.wait_s:
         return await _waited(desk, request, function.name, mint, is_later, wishes)
     minted = await desk.bus.mint_outside(function.name, mint, fsync=wishes.fsync)
-    return await accepted(desk, function.name, minted, is_later)
+    return await accepted(desk, function.name, minted, is_later, _pinned(mint))
 
 
 async def function_of(desk: Desk, name: str, pinned: str | None) -> tuple[str, Function]:
@@ -72,10 +72,13 @@ async def function_of(desk: Desk, name: str, pinned: str | None) -> tuple[str, F
         raise Problem(
             "unknown-version", f"Echo-Version: no version {shortened(pinned)!r} is stored; GET /versions lists them"
         )
-    for function in manifest.functions:
-        if function.name == name:
-            return pinned, function
-    raise UnknownFunction.near(name, [function.name for function in manifest.functions])
+    function = next((each for each in manifest.functions if each.name == name), None)
+    if function is None:
+        raise UnknownFunction.near(name, [each.name for each in manifest.functions])
+    if desk.registry.function(name) is None:  # its queue is nobody's: the job would wait for ever
+        said = f"{name} is in {pinned} but not in the active version, {active.version}, so nothing runs its jobs"
+        raise UnknownFunction(f"{said}; activate a version that has it")
+    return pinned, function
 
 
 async def _manifest(desk: Desk, version: VersionId) -> Manifest | None:
@@ -99,7 +102,7 @@ async def _waited(desk: Desk, request: Request, queue: str, mint: Mint, is_later
         told = minted.id == mint.id
         job = await ended_within(desk, request, minted.id, queue, event, wait_s, told=told)
     if job is None:
-        return await accepted(desk, queue, minted, is_later, applied)
+        return await accepted(desk, queue, minted, is_later, applied | _pinned(mint))
     return _result(job, applied)
 
 
@@ -134,6 +137,11 @@ async def accepted(
     url = f"/jobs/{minted.id}"
     view = {"id": minted.id, "function": queue, "state": state, "url": url}
     return answer(view, status=202, headers={"Location": url, "Echo-Job": minted.id, **(headers or {})})
+
+
+def _pinned(mint: Mint) -> dict[str, str]:
+    """The version that a job runs on, where its caller named it."""
+    return {"Echo-Version": mint.version} if mint.version else {}
 
 
 async def state_of(desk: Desk, queue: str, minted: Minted, *, is_later: bool) -> str:

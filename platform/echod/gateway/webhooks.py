@@ -91,6 +91,7 @@ async def take(desk: Desk, request: Request, found: Found) -> Response:
 
 async def _taken(desk: Desk, request: Request, found: Found) -> tuple[Response, str]:
     function, trigger = found.hook
+    version = desk.active().version
     _check_form(request)
     secrets = _secrets(desk, trigger)
     withheld = signatures.withheld(trigger.verify)
@@ -103,7 +104,8 @@ async def _taken(desk: Desk, request: Request, found: Found) -> tuple[Response, 
         return answer({"challenge": challenge}), "challenge"
     mint = mint_of(found.hook, delivered, desk.bus.new_job_id(), desk.counts.unfit)
     minted = await desk.bus.mint_outside(function.name, mint)
-    return await accepted(desk, function.name, minted, False), "repeated" if minted.duplicate else "minted"
+    told = {"Echo-Version": version} if trigger.verify else {}  # whoever verifies is no stranger
+    return await accepted(desk, function.name, minted, False, told), "repeated" if minted.duplicate else "minted"
 
 
 def mint_of(hook: Hook, delivered: Delivered, id: JobId, unfit: Counter[tuple[str, str]]) -> Mint:

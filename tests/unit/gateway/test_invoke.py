@@ -325,10 +325,15 @@ async def test_a_pinned_version_is_checked_by_its_own_schema_and_kept_with_the_j
     await publish(rig.bus, FUNCTIONS)
     await rig.registry.refresh()
     assert (await rig.call("hello.greet", {"name": "x"}, Echo_Version=OLDER)).status_code == 422
-    job = await rig.mint("hello.greet", 7, Echo_Version=OLDER)
+    taken = await rig.call("hello.greet", 7, Echo_Version=OLDER)
+    assert (taken.status_code, taken.headers["Echo-Version"]) == (202, OLDER)
+    job = taken.json()["id"]
     assert (await rig.http.get(f"/jobs/{job}")).json()["version"] == OLDER
     assert (await rig.claim("hello.greet")).version == OLDER
-    await rig.mint("gone.by", None, Echo_Version=OLDER)
+    gone = await rig.call("gone.by", None, Echo_Version=OLDER)  # its job would wait for ever
+    assert gone.status_code == 404
+    assert f"gone.by is in {OLDER} but not in the active version, {VERSION}" in gone.json()["detail"]
+    assert not (await rig.bus.jobs("gone.by"))[0]
     missing = await rig.call("hello.any", None, Echo_Version=OLDER)
     assert missing.status_code == 404
     await rig.mint("hello.any", None, Echo_Version=VERSION)

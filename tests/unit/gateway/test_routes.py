@@ -347,6 +347,15 @@ async def test_answers_name_the_version_that_serves_to_whoever_has_a_right(serve
     known = {"Authorization": "Bearer s3cret"}
     async with serving(server, token="s3cret") as rig:
         assert (await rig.http.get("/functions", headers=known)).headers["Echo-Version"] == "DEP00000000001"
+        for method, path, status in (
+            ("GET", "/jobs/JOB00000000000", 404),
+            ("GET", "/nothing/here", 404),
+            ("PATCH", "/functions", 405),
+            ("GET", "/jobs?limit=x", 422),
+        ):
+            problem = await rig.http.request(method, path, headers=known)
+            assert (problem.status_code, problem.headers["Echo-Version"]) == (status, "DEP00000000001")
+            assert "Echo-Version" not in (await rig.http.request(method, path)).headers
         assert "Echo-Version" not in (await rig.http.get("/healthz")).headers
         answered, _ = await asyncio.gather(
             rig.http.post("/functions/hello.any", json=1, headers={**known, "Prefer": "wait=10"}), rig.run("hello.any")

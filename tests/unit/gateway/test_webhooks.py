@@ -32,7 +32,7 @@ import pytest
 from echod.gateway.limits import Bodies
 from echod.model.ids import VersionId
 from echofn.manifest import CronTrigger, Hmac, QueueTrigger, Verify, WebhookTrigger
-from unit.gateway.kit import Rig, Valkey, function, publish, serving, until
+from unit.gateway.kit import VERSION, Rig, Valkey, function, publish, serving, until
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "data/webhooks.json").read_text())
 SECRET = "It's a Secret to Everybody"
@@ -98,6 +98,15 @@ async def minted(rig: Rig, name: str) -> dict[str, Any]:
 
 async def pending(rig: Rig, name: str) -> int:
     return (await rig.bus.stats([name]))[name].pending
+
+
+async def test_a_sender_who_verifies_is_told_the_version_and_strangers_are_not(rig: Rig) -> None:
+    verified = await post(rig, "/hooks/gh", b"{}", github(b"{}"))
+    assert (verified.status_code, verified.headers["Echo-Version"]) == (202, VERSION)
+    for path in ("/hooks/gh", "/hooks/headed", "/hooks/nowhere"):
+        assert "Echo-Version" not in (await post(rig, path, b"{}")).headers
+    own = await post(rig, "/hooks/headed", b"{}", {"Authorization": "Bearer the-gateways-own"})
+    assert (own.status_code, own.headers["Echo-Version"]) == (202, VERSION)
 
 
 # ---- the table ----------------------------------------------------------------------------------------------------
