@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from audit import audit
@@ -203,6 +204,24 @@ async def test_a_version_is_stored_in_pieces_and_switched_to_by_one_write(bus: B
     assert [version for version, _ in await bus.switches(10)] == [first, second, first]
     [(_, switched_ms)] = await bus.switches(1)
     assert 0 <= (await bus.versions())[0][1] - switched_ms <= 2  # versions are kept apart by a millisecond each
+
+
+async def test_a_switch_that_is_sent_again_does_not_undo_anothers(bus: Bus) -> None:
+    for number in (1, 2):
+        await bus.put_version(numbered(number), [], b"m")
+    await activated(bus, 0)
+    first = await bus.run("activate", version=numbered(1), errors=b"", call=b"one")
+    again = await bus.run("activate", version=numbered(1), errors=b"", call=b"another")  # active already
+    await bus.activate(numbered(2))
+    for call in (b"one", b"another"):
+        assert await bus.run("activate", version=numbered(1), errors=b"", call=call) == first == again
+    active, _ = await bus.active()
+    assert active is not None
+    assert (active.version, active.generation) == (numbered(2), 3)
+    for _ in range(30):  # what is remembered of calls is bounded
+        await bus.activate(numbered(2))
+    assert len(msgspec.msgpack.decode(await bus.link.command("HGET", bus.keys.active, "calls"))) == 20
+    assert (await bus.activate(numbered(1))).generation == 4  # a new call is no resend
 
 
 def numbered(number: int) -> VersionId:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,9 +46,11 @@ class Versions(Core):
     async def activate(self, version: VersionId, *, errors: bytes = b"") -> Active:
         """Switch to a stored version. Raises Refused where it is not stored whole.
 
-        What no node runs and is older than the ten before it is collected.
+        What no node runs and is older than the ten before it is collected. Sent again by the link it switches nothing
+        twice, nor back from what another switched to since.
         """
-        generation, at_ms = await self.run("activate", version=version, errors=errors)
+        call = secrets.token_hex(8)
+        generation, at_ms = await self.run("activate", version=version, errors=errors, call=call)
         return Active(version, generation, at_ms)
 
     async def active(self) -> tuple[Active | None, bytes]:

@@ -1,13 +1,20 @@
 -- Switch the active version: its generation grows by one, and all nodes hear of it.
 -- KEYS    global.active global.versions global.version: global.uploads global.nodes global.switches
--- ARGV    version errors
+-- ARGV    version errors call
 -- RETURNS [generation, at_ms]
 -- ERRORS  UNKNOWN the version is not stored whole
 -- INCLUDE time counters news
--- The version that is active already keeps its generation, so that a resend switches nothing twice.
+-- The version that is active already keeps its generation. `call` is the caller's own word for this call: sent again, it is
+-- answered as before, even where another was switched to since, among the last calls.
 local VERSIONS_KEPT = 11  -- the active one and the ten before it; and what a node says that it runs
 local UPLOAD_MS = 3600000
 local SWITCHES_KEPT = 200
+local CALLS_KEPT = 20
+local calls = redis.call('HGET', g.active, 'calls')
+calls = calls and cmsgpack.unpack(calls) or {}
+for _, each in ipairs(calls) do
+  if each[1] == call then return {each[2], each[3]} end
+end
 local prefix = g.base .. 'version:'
 local whole = redis.call('EXISTS', prefix .. version .. ':manifest') == 1
 for piece = 0, tonumber(redis.call('GET', prefix .. version .. ':pieces') or 0) - 1 do
@@ -16,7 +23,13 @@ end
 if not whole then return redis.error_reply('UNKNOWN version ' .. version .. ' is not stored whole; deploy its folder again') end
 redis.call('ZREM', g.uploads, version)
 local active = redis.call('HMGET', g.active, 'version', 'generation', 'errors', 'at')
-if active[1] == version and active[3] == errors then return {tonumber(active[2]), tonumber(active[4]) or now} end
+local function note(generation, at)
+  table.insert(calls, 1, {call, generation, at})
+  calls[CALLS_KEPT + 1] = nil
+  redis.call('HSET', g.active, 'calls', cmsgpack.pack(calls))
+  return {generation, at}
+end
+if active[1] == version and active[3] == errors then return note(tonumber(active[2]), tonumber(active[4]) or now) end
 local generation = redis.call('HINCRBY', g.active, 'generation', 1)
 redis.call('HSET', g.active, 'version', version, 'errors', errors, 'at', now)
 if active[1] ~= version then
@@ -50,4 +63,4 @@ for _, left in ipairs(redis.call('ZRANGEBYSCORE', g.uploads, '-inf', now - UPLOA
   redis.call('ZREM', g.uploads, left)
 end
 publish('switched', version, generation)
-return {generation, now}
+return note(generation, now)
