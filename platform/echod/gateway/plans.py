@@ -39,7 +39,8 @@ def lines(plan: Plan) -> list[tuple[str, str]]:
     found += [("+", f"schedule {each.id}: {_rule(each)}{_due(each, ', first due')}") for each in plan.start]
     for each in plan.change:
         rules = f"{_rule(each.was)} → {_rule(each.now)}" if _rule(each.was) != _rule(each.now) else _rule(each.now)
-        dues = f"{_due(each.was, ', was due')}{_due(each.now, ', is due')}"
+        was = "" if each.was.paused else _due(each.was, ", was due")  # a pause stays: said once
+        dues = was + _due(each.now, ", is due")
         found.append(("~", f"schedule {each.now.id}: {rules}{dues}"))
     found += [("-", f"schedule {each.id}: {_rule(each)}{_due(each, ', would have been due')}") for each in plan.end]
     found += [("~", f"schedule {each.function}: {_text(each)}") for each in plan.rules]
@@ -52,6 +53,8 @@ def _rule(schedule: Schedule) -> str:
 
 
 def _due(schedule: Schedule, words: str) -> str:
+    if schedule.paused:
+        return ", paused"
     due = instant_or_none(schedule.next_ms)
     return f"{words} {due}" if due else ""
 
@@ -70,7 +73,7 @@ def _text(option: Option) -> str:
 
 def _schedule(schedule: Schedule) -> View:
     due = instant_or_none(schedule.next_ms)
-    return {"id": schedule.id, "rule": schedule.rule, "tz": schedule.tz, "next": due}
+    return {"id": schedule.id, "rule": schedule.rule, "tz": schedule.tz, "next": due, "paused": schedule.paused}
 
 
 def _option(option: Option) -> View:

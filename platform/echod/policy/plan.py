@@ -52,6 +52,7 @@ class Schedule(msgspec.Struct, frozen=True):
     rule: str
     tz: str
     next_ms: int | None
+    paused: bool = False
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -175,11 +176,14 @@ def _rule_options(id: str, old: Recurring, new: Recurring) -> list[Option]:
 
 def _stood(id: str, trigger: Recurring, held: Mapping[str, Standing]) -> Schedule:
     """A recurrence of the version before, as it stands."""
-    return Schedule(id, *_rule(trigger), held[id].next_ms if id in held else None)
+    paused = id in held and held[id].paused
+    return Schedule(id, *_rule(trigger), held[id].next_ms if id in held and not paused else None, paused)
 
 
 def _due(id: str, trigger: Recurring, now_ms: int, held: Mapping[str, Standing]) -> Schedule:
-    """A recurrence of the next version, as it will stand."""
+    """A recurrence of the next version, as it will stand: a pause stays, also of one that comes back."""
+    if id in held and held[id].paused:
+        return Schedule(id, *_rule(trigger), None, paused=True)
     try:
         next_ms = next_due(rule_of(trigger), now_ms, held.get(id))
     except Refused:

@@ -73,6 +73,7 @@ class Standing(msgspec.Struct, frozen=True):
     last_ms: int | None
     row: bytes = b""
     gone_ms: int | None = None  # of one that the version being served lacks: since when it does
+    paused: bool = False
 
 
 def next_due(rule: Rule, since_ms: int, held: Standing | None = None) -> int:

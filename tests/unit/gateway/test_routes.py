@@ -12,6 +12,7 @@ import pytest
 from echod.errors import Refused
 from echod.gateway.app import TABLE, Entry
 from echod.gateway.guard import SECURITY_HEADERS, Right
+from echod.gateway.plans import lines
 from echod.model.ids import VersionId
 from echod.model.job import Error
 from echod.policy.plan import Deployed, Gone, Moved, Option, Plan, Schedule
@@ -317,7 +318,14 @@ async def test_a_deploy_gets_the_whole_archive_and_its_answer_is_sent(server: Va
                             "rule": "@daily",
                             "tz": "UTC",
                             "next": "1970-01-02T00:00:00.000Z",
-                            "was": {"id": "shop.pack/1", "rule": "0 6 * * *", "tz": "UTC", "next": None},
+                            "paused": False,
+                            "was": {
+                                "id": "shop.pack/1",
+                                "rule": "0 6 * * *",
+                                "tz": "UTC",
+                                "next": None,
+                                "paused": False,
+                            },
                         }
                     ],
                     "end": [],
@@ -364,6 +372,15 @@ async def test_answers_name_the_version_that_serves_to_whoever_has_a_right(serve
         await rig.registry.refresh()
         assert answered.headers["Echo-Version"] == "DEP00000000001"
         assert (await rig.http.get("/functions", headers=known)).headers["Echo-Version"] == "DEP00000000002"
+
+
+def test_a_plan_says_of_a_schedule_that_it_is_paused() -> None:
+    was, now = (Schedule("m.f/1", rule, "UTC", None, paused=True) for rule in ("@daily", "@hourly"))
+    assert lines(Plan(start=(was,), change=(Moved(was, now),), end=(was,))) == [
+        ("+", "schedule m.f/1: @daily, paused"),
+        ("~", "schedule m.f/1: @daily → @hourly, paused"),
+        ("-", "schedule m.f/1: @daily, paused"),
+    ]
 
 
 async def test_a_plan_is_asked_for_with_the_same_call(server: Valkey) -> None:

@@ -39,6 +39,8 @@ def plan_of(before: tuple[Function, ...] | None, after: tuple[Function, ...], **
 
 
 HELD = {"shop.pack/report": Standing(NOON + 60 * MINUTE, NOON, stored(HOURLY))}
+PAUSED = {"shop.pack/report": Standing(NOON + 60 * MINUTE, NOON, stored(HOURLY), NOON, paused=True)}
+STILL = Schedule("shop.pack/report", "0 * * * *", "UTC", None, paused=True)
 NEXT = Schedule("shop.pack/report", "0 * * * *", "UTC", NOON + 60 * MINUTE)
 
 
@@ -102,6 +104,23 @@ NEXT = Schedule("shop.pack/report", "0 * * * *", "UTC", NOON + 60 * MINUTE)
             {"held": HELD},
             Plan(gone=(Gone("shop.pack", 0),), end=(NEXT,)),
             id="a schedule ends",
+        ),
+        pytest.param(
+            (function(),),
+            (function(QueueTrigger(), HOURLY),),
+            {"held": PAUSED},
+            Plan(changed=(Changed("shop.pack", ("schedules",)),), start=(STILL,)),
+            id="a schedule comes back paused",
+        ),
+        pytest.param(
+            (function(HOURLY),),
+            (function(QUARTERS),),
+            {"held": PAUSED},
+            Plan(
+                changed=(Changed("shop.pack", ("schedules",)),),
+                change=(Moved(STILL, Schedule("shop.pack/report", "*/15 * * * *", "UTC", None, paused=True)),),
+            ),
+            id="a schedule changes while it is paused",
         ),
         pytest.param(
             (function(EveryTrigger("beat", 20_000)),),
