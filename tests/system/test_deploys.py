@@ -105,6 +105,17 @@ def test_a_plan_changes_nothing_a_deploy_says_the_same_and_a_rollback_undoes_it(
     serves(node, 2)
 
 
+def test_a_folder_without_a_function_does_not_end_everything(node: Node) -> None:
+    deploy(node)
+    [before] = node.get("/versions")["versions"]
+    node.save("m.py", "x = 1\n")
+    for flags in ([], ["--plan"]):
+        done = node.cli("deploy", str(node.folder), *flags)
+        assert done.returncode == 2
+        assert "expected at least one function, got a folder without; what is served now (2) would end" in done.stderr
+    assert node.get("/versions")["versions"] == [before]
+
+
 def test_what_cannot_be_rolled_back_to_is_refused(node: Node) -> None:
     refused = node.cli("rollback")
     assert (refused.returncode, "a version before" in refused.stderr) == (2, True)

@@ -82,6 +82,9 @@ class Publisher:
             raise Refused("nothing was switched: " + "; ".join(place_of(error) for error in manifest.errors))
         await self._check_schedules(manifest)
         plan = await self._planned(manifest)
+        if plan.gone and not manifest.functions:  # the wrong folder, most likely
+            said = "nothing was switched: expected at least one function, got a folder without"
+            raise Refused(f"{said}; what is served now ({len(plan.gone)}) would end")
         active = None if only_plan else await self.publish(snapshot, manifest)
         return _deployed(snapshot.version, active.generation if active else None, manifest, plan)
 
