@@ -7,9 +7,10 @@ are safe and what a worker inherits is harmless.
 Guarantees: `Exited` is sent only when nothing of that worker's tree is left. A child of its own that is no worker is
 killed with its whole tree as soon as it is seen: when any child ends, and when a worker says at the end of a run that
 there is one. When the supervisor dies (its control socket ends, or SIGTERM comes, which is what the kernel sends when
-the parent dies) everything below is killed, then the base ends. It cannot promise that for its own SIGKILL: workers die
-with it then (their parent-death signal), but daemons they left do not. A worker that could not be forked is told as
-`Exited` with pid 0 and status 1 << 8, without `Spawned`.
+the parent dies) everything below is killed, then the base ends. For its own end by SIGKILL, which a handler without
+walls can bring about, there is its keeper: the process between supervisor and base, which adopts what the base leaves,
+kills it, and ends. A worker that could not be forked is told as `Exited` with pid 0 and status 1 << 8, without
+`Spawned`.
 """
 
 from __future__ import annotations
@@ -190,20 +191,42 @@ class Base:
             os._exit(0)
 
 
+def keep(base: int, parent: int) -> NoReturn:
+    """Outlive the base, however it ends, and take along what it leaves; the same when the parent is gone."""
+
+    def end(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            processes.kill_all_and_reap(os.getpid())
+        finally:
+            os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    walls.adopt_orphans()
+    walls.die_with_parent(signal.SIGTERM, parent)
+    os.waitid(os.P_PID, base, os.WEXITED)
+    end()
+
+
 def main(descriptor: int) -> NoReturn:
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
-    base = Base(control)
     parent = os.getppid()
     peer = _CREDENTIALS.unpack(control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
     if peer not in (parent, 0):  # 0: the supervisor lives in another pid namespace
         os._exit(1)  # the supervisor made the socket: it died before we could ask for its death
+    keeper = os.getpid()
+    if (pid := os.fork()) != 0:
+        control.close()
+        keep(pid, parent)
+    base = Base(control)
     signal.signal(signal.SIGTERM, base.end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getpid() != os.getsid(0):
         os.setsid()  # the terminal's Ctrl-C is the supervisor's to hear
     walls.adopt_orphans()
-    walls.die_with_parent(signal.SIGTERM, parent)
+    walls.die_with_parent(signal.SIGTERM, keeper)
     for name in sorted(_PRELOAD):
         __import__(name)
     gc.collect()

@@ -63,6 +63,10 @@ def act(payload, ctx):
         for _ in range(1200):
             os.mkdir("d"); os.chdir("d")
         return os.environ["HOME"]
+    if do == "start":
+        pid = subprocess.Popen(["/bin/sleep", "100"]).pid
+        open(payload["file"], "a").write(f"{pid}\\n")
+        time.sleep(payload["s"])
     if do == "hang":
         while True: pass
     if do == "hang deaf":
@@ -346,17 +350,20 @@ async def test_what_a_worker_wrote_is_wiped_with_it(make: Make) -> None:
         await node.until(lambda: not home.exists())
 
 
-async def test_a_base_that_does_not_answer_is_replaced(make: Make) -> None:
+async def test_a_base_that_does_not_answer_is_replaced(make: Make, tmp_path: Path) -> None:
     async with make(function("act", timeout_ms=300)) as node:
         await node.ended("act", await node.mint("act", {"do": "pid"}))
         base = int(str(node.supervisor.status()["base"]))
-        job_id = await node.mint("act", {"do": "sleep", "s": 0.6})
+        started = tmp_path / "started"
+        job_id = await node.mint("act", {"do": "start", "file": str(started), "s": 0.6})
+        await node.until(lambda: started.exists() and started.read_text().endswith("\n"))
+        child = started.read_text().split()[0]
         [pid] = node.workers("act")["pids"]
         os.kill(base, signal.SIGSTOP)
         await node.until(lambda: _charged(node, job_id), within_s=15)
         assert (await node.job("act", job_id)).history[0].cause == "timeout"
         assert node.supervisor.status()["base"] != base
-        assert _alive([str(base), str(pid)]) == []
+        assert _alive([str(base), str(pid), child]) == []
         assert (await node.ended("act", await node.mint("act", {"do": "pid"}))).state == "done"
 
 

@@ -1,8 +1,8 @@
 """The base: the exec'd process that workers are forked from. One per supervisor, started again when it dies.
 
 The supervisor itself never forks: `create_subprocess_exec` goes through fork and exec in C, from the main thread,
-because the base's parent-death signal is tied to the thread that started it. The base's environment is replaced. When
-it dies its workers die with it, so every worker is told at once.
+because the base's parent-death signal is tied to the thread that started it. The base's environment is replaced. What
+is started is its keeper, which ends only after the base and everything below it: then every worker is told at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from echod import log
 from echod.errors import Refused
-from echofn import frames
+from echofn import frames, processes
 
 _log = log.get("supervisor")
 
@@ -253,6 +253,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     try:
         await asyncio.wait_for(process.wait(), 2.0)
     except TimeoutError:
+        processes.kill_below(process.pid)  # what cannot hear, being stopped, takes nothing along by itself
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()

@@ -357,7 +357,7 @@ class Base:
         return tmp
 
     def children(self) -> list[int]:
-        return [pid for pid, parent in processes().items() if parent == self.process.pid]
+        return [pid for pid, parent in processes().items() if parent == self.up.pid]
 
     def close(self) -> None:
         self.control.close()

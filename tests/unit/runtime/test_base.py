@@ -81,7 +81,8 @@ BESIDE = {
 
 
 def test_a_base_tells_its_pid_and_python(base: Base) -> None:
-    assert base.up == frames.Up(base.process.pid, sys.version)
+    assert base.up == frames.Up(base.up.pid, sys.version)
+    assert processes()[base.up.pid] == base.process.pid  # its keeper
 
 
 def test_no_other_functions_secret_is_in_the_memory_of_a_worker(base: Base) -> None:
@@ -112,7 +113,7 @@ def test_a_worker_stands_behind_the_minimal_walls(base: Base) -> None:
         secrets={"STRIPE_KEY": "s", "PATH": "/evil"},
     )
     told = worker.one().result
-    assert told["ppid"] == base.process.pid
+    assert told["ppid"] == base.up.pid
     assert told["sid"] == told["pid"] == worker.pid
     assert told["cwd"] == base.tmp
     assert told["nnp"] == "1"
@@ -320,7 +321,7 @@ def test_a_fork_bomb_is_killed_whole(base: Base) -> None:
 
 
 def tree(base: Base) -> list[int]:
-    parents, found = processes(), [base.process.pid]
+    parents, found = processes(), [base.up.pid]
     for pid in found:
         found.extend(child for child, parent in parents.items() if parent == pid)
     return found[1:]
@@ -335,7 +336,7 @@ def test_many_killed_runs_leave_no_zombie_and_no_descriptor(base: Base) -> None:
         worker.printed()
         base.kill(worker)
         worker.end()
-        descriptors.add(len(os.listdir(f"/proc/{base.process.pid}/fd")))
+        descriptors.add(len(os.listdir(f"/proc/{base.up.pid}/fd")))
     assert base.children() == []
     assert len(descriptors) == 1
 
@@ -414,7 +415,7 @@ import sys
 from pathlib import Path
 from unit.runtime.driving import Base
 base = Base(Path(sys.argv[1]))
-pids = [base.process.pid]
+pids = [base.process.pid, base.up.pid]
 for _ in range(2):
     worker = base.ready()
     worker.begin()
@@ -437,7 +438,7 @@ def test_when_the_supervisor_is_killed_nothing_is_left_within_a_second(tmp_path:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as supervisor:
         assert supervisor.stdout
         pids = [int(pid) for pid in supervisor.stdout.readline().split()]
-        assert len(pids) == 5
+        assert len(pids) == 6
         assert all(map(alive, pids))
         supervisor.kill()
         start = time.monotonic()
@@ -451,6 +452,33 @@ def test_discovery_takes_the_daemons_of_an_import_along(tmp_path: Path) -> None:
     answers = discover(folder)
     assert answers["a"].errors == ()
     assert not alive(int((tmp_path / "pid").read_text()))
+
+
+KILLS = "os.kill(os.getppid(), signal.SIGKILL)"
+STOPS = "os.kill(os.getppid(), signal.SIGSTOP)"
+
+
+@pytest.mark.parametrize(
+    ("level", "start", "then"),
+    [
+        ("standard", "subprocess.Popen(['/bin/sleep', '100']).pid", "pass"),
+        ("minimal", "daemon()", KILLS),
+        ("off", "daemon()", KILLS),
+        ("minimal", "daemon()", STOPS),
+    ],
+)
+def test_nothing_of_a_run_outlives_a_base_that_is_killed(base: Base, level: str, start: str, then: str) -> None:
+    """From outside, or by its own handler: its keeper ends once all is gone."""
+    source = f"import subprocess\ndef f():\n    print({start})\n    {then}\n    while True: time.sleep(100)\n"
+    worker = base.serve(DAEMON + source, level=level, policy=Policy(processes=4))
+    worker.begin()
+    pids = [base.up.pid, worker.pid, int(worker.printed())]
+    if then == STOPS:
+        base.process.terminate()
+    elif then != KILLS:
+        os.kill(base.up.pid, signal.SIGKILL)
+    base.process.wait(PATIENCE_S)
+    assert not any(map(alive, pids))
 
 
 def test_workers_do_not_outlive_a_base_that_is_killed(base: Base) -> None:
