@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
 import pytest
 
 from echofn.manifest import Policy
+from echofn.walls import reach
 from unit.runtime.driving import Base
+from walls.machine import IS_ROOT, RUNTIME
 
 LEVELS = ["minimal", "standard", "strict"]
 PLAIN = """
@@ -100,3 +109,73 @@ def test_a_segfault_and_an_exit_are_told_as_they_were(base: Base, level: str) ->
     worker = base.serve("import os\ndef f(): os._exit(7)", level=level)
     worker.begin()
     assert worker.end().status >> 8 == 7
+
+
+OPENS = """
+import os
+def f(paths):
+    said = {}
+    for path in paths:
+        try:
+            os.close(os.open(path, os.O_RDONLY))
+            said[path] = "open"
+        except FileNotFoundError:
+            said[path] = "not there"
+        except PermissionError:
+            said[path] = "refused"
+    return said
+"""
+
+
+@pytest.mark.parametrize("level", ["standard", "strict"])
+def test_beside_system_libraries_and_certificates_nothing_is_read(base: Base, level: str) -> None:
+    """Projects live in /usr/src, too, and keys in /etc/ssl/private."""
+    open_ones, closed = ["/usr/lib", "/usr/share/zoneinfo", "/etc/ssl/certs"], ["/usr", "/usr/src", "/etc/ssl/private"]
+    there = [path for path in open_ones if os.path.exists(path)]
+    said = base.serve(OPENS, level=level).one(there + closed).result
+    assert all(said[path] == "open" for path in there)
+    if level == "strict":  # what leads to a part is there, empty
+        assert {said[path] for path in ("/usr/src", "/etc/ssl/private")} == {"not there"}
+    else:
+        assert {said[path] for path in closed if os.path.exists(path)} == {"refused"}
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="one user is enough")
+@pytest.mark.parametrize("level", ["standard", "strict"])
+def test_a_virtual_environment_in_the_projects_own_folder_does_not_open_the_project(folder: Path, level: str) -> None:
+    """`python -m venv .`: its prefix is where .env and the state folder lie."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    (packages / "beside.pth").write_text(f"{RUNTIME}\n{sysconfig.get_path('platlib')}\n")
+    (folder / ".env").write_text("STRIPE_KEY=s\n")
+    served = folder / "versions"
+    served.mkdir()
+    base = Base(served, python=str(folder / "bin" / "python"))
+    try:
+        said = base.serve(OPENS, level=level).one([str(folder / ".env"), str(packages)]).result
+    finally:
+        base.close()
+    assert said == {str(folder / ".env"): "refused" if level == "standard" else "not there", str(packages): "open"}
+
+
+def test_a_state_folder_that_workers_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(folder))
+    state = folder / "share" / "state"
+    state.mkdir(parents=True)
+    (folder / "state").mkdir()
+    assert reach.exposed([str(folder / "state"), str(folder)]) == ""
+    assert f"workers read {state} with all that is in it: they need {folder}/share" in reach.exposed(["/", str(state)])
+    told = subprocess.run(
+        [sys.executable, "-I", "-B", "-c", TRIED, str(folder), str(state)], stdout=subprocess.PIPE, check=True
+    )
+    said = json.loads(told.stdout)
+    assert any(why.startswith(f"files: workers read {state} ") for why in said["missing"])
+    assert "files" not in said["walls"]
+
+
+TRIED = """
+import sys
+from echofn.walls import trial
+sys.prefix = sys.argv[1]
+trial.main("standard", sys.argv[2])
+"""

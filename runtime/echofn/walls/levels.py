@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -150,7 +149,7 @@ def _by_landlock(readable: reach.Reach, tmp: str, opened: Openings) -> list[str]
     if version < landlock.ABI_PORTS:
         raise OSError(38, f"Landlock: expected ABI {landlock.ABI_PORTS} or later (Linux 6.7), got {version}")
     read = landlock.READ | (landlock.EXECUTE if opened.processes else 0)
-    programs = {*reach.SYSTEM, sys.prefix, sys.base_prefix}
+    programs = {*reach.SYSTEM, *reach.interpreter()}
     rules = [landlock.Rule(path, read if path in programs else landlock.READ) for path in readable.whole]
     rules += [landlock.Rule(path, landlock.READ_DIR) for path in readable.listed]
     rules += [landlock.Rule(path, landlock.DEVICE) for path in reach.DEVICES]

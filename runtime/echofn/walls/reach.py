@@ -9,11 +9,21 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
-SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt/lib", "/nix/store", "/gnu/store")
+# Of what may hold a project as well (/usr/src/app, a virtual environment made in the project's own folder), the parts
+# that an interpreter and its libraries are made of. Of /etc/ssl and /etc/pki, the public half.
+_PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "include")
+_OF_PREFIX = (*("bin", "lib", "lib64", "include", "share"), *("ssl", "pyvenv.cfg"))  # ssl: where conda has certificates
+SYSTEM = (
+    *(f"{folder}/{part}" for folder in ("/usr", "/usr/local") for part in _PARTS),
+    *("/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt/lib", "/nix/store", "/gnu/store"),
+)
 SETTINGS = (
-    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/crypto-policies"),
+    *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/ca-bundle.pem", "/etc/ssl/openssl.cnf", "/etc/pki/ca-trust"),
+    *(f"/etc/pki/tls/{each}" for each in ("certs", "cert.pem", "openssl.cnf", "openssl.d")),
+    *("/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/crypto-policies"),
     *("/etc/localtime", "/etc/timezone", "/etc/ld.so.cache", "/etc/alternatives", "/etc/mime.types"),
     *("/etc/resolv.conf", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf"),
     *("/etc/services", "/etc/protocols", "/etc/os-release"),
@@ -32,8 +42,7 @@ class Reach(NamedTuple):
 
 def readable(root: str) -> Reach:
     """What a worker of the version in `root` may read."""
-    prefixes = [path for path in dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix)) if path != "/"]
-    whole = [root, *(path for path in (*SYSTEM, *SETTINGS, *prefixes) if os.path.exists(path))]
+    whole = [root, *(path for path in (*SYSTEM, *SETTINGS, *interpreter()) if os.path.exists(path))]
     listed: list[str] = []
     for entry in sys.path:
         if not os.path.isabs(entry) or not os.path.exists(entry) or _is_below(entry, whole):
@@ -44,6 +53,22 @@ def readable(root: str) -> Reach:
         listed.append(entry)
         whole += [each.path for each in os.scandir(entry) if _is_importable(each)]
     return Reach(tuple(dict.fromkeys(whole)), tuple(listed))
+
+
+def interpreter() -> tuple[str, ...]:
+    """The parts of the running interpreter, and of the one that its virtual environment was made with."""
+    prefixes = dict.fromkeys((sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix))
+    return tuple(os.path.join(prefix, part) for prefix in prefixes for part in _OF_PREFIX)
+
+
+def exposed(folders: Sequence[str]) -> str:
+    """Which of these folders, meant for nobody's eyes, workers may read all the same, and why; empty: none."""
+    whole = [os.path.realpath(path) for path in readable("").whole if path]
+    for folder in map(os.path.realpath, folders):
+        above = next((path for path in whole if _is_below(folder, [path])), None)
+        if above is not None:
+            return f"workers read {folder} with all that is in it: they need {above}; move it elsewhere"
+    return ""
 
 
 def needed(root: str) -> tuple[str, ...]:

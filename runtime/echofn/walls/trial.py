@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, cast
 
-from echofn.walls import kernel
+from echofn.walls import kernel, reach
 from echofn.walls.levels import LEVELS, WALLS, Level, Order, raise_walls
 from echofn.walls.namespaces import NEWUSER
 from echofn.walls.openings import Openings
@@ -70,6 +70,9 @@ def main(most: str, folder: str) -> None:
         if why is None:
             if level in {"standard", "strict"} and os.geteuid() == 0 and "uid" not in walls:
                 missing.append(WEAKER)
+            if level in {"standard", "strict"} and (why := reach.exposed((folder, os.getcwd()))):
+                missing.append(f"files: {why}")
+                walls.remove("files")
             told = {"level": level, "walls": walls, "missing": missing, "python": sys.version}
             print(json.dumps(told))
             return
