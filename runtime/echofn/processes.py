@@ -30,7 +30,7 @@ def descendants(root: int, spare: Set[int] = frozenset()) -> list[int]:
     return found
 
 
-def below(root: int) -> list[int]:
+def below(root: int, spare: Set[int] = frozenset()) -> list[int]:
     """As `descendants`, at a cost that grows with this tree and not with the machine. Of a tree in motion it may miss
     one that comes or goes: to look at, not to end.
     """
@@ -38,9 +38,9 @@ def below(root: int) -> list[int]:
     ahead = [root]
     while ahead:
         try:
-            ahead = [child for pid in ahead for child in _children_of(pid)]
+            ahead = [child for pid in ahead for child in _children_of(pid) if child not in spare]
         except FileNotFoundError:
-            return descendants(root)  # a kernel without CONFIG_PROC_CHILDREN
+            return descendants(root, spare)  # a kernel without CONFIG_PROC_CHILDREN
         found += ahead
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from valkey import Server
 
 MB = 1 << 20
 SOURCE = """
-import mmap, os, subprocess, sys, threading, time
+import asyncio, mmap, os, subprocess, sys, threading, time
 
 def shared(payload, ctx):
     '''Memory that the limit of the heap does not count.'''
@@ -36,6 +38,14 @@ def threads(payload, ctx):
     for _ in range(payload["count"]): threading.Thread(target=time.sleep, args=(payload["s"],), daemon=True).start()
     time.sleep(payload["s"])
     return threading.active_count()
+
+def start(words): subprocess.Popen(words)
+
+def thread(payload, ctx):
+    threading.Timer(payload["s"], start, [payload["words"]]).start()
+
+async def timer(payload, ctx):
+    asyncio.get_running_loop().call_later(payload["s"], start, payload["words"])
 """
 
 
@@ -88,3 +98,29 @@ async def test_more_threads_than_allowed_end_the_run(served: Any, level: str) ->
         assert job.state == "dead"
         assert job.history[0].cause == "wall:threads" or "can't start new thread" in job.error.message
         assert (await end_of(node, "threads", count=200, s=0.5)).state == "done"
+
+
+def started(words: list[str]) -> list[int]:
+    """The processes that run this command."""
+    line = "\0".join(words).encode() + b"\0"
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes() == line:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("level", ["minimal", "standard", "strict"])
+@pytest.mark.parametrize("how", ["thread", "timer"])
+async def test_a_process_that_comes_after_its_run_ends_with_its_worker(served: Any, how: str, level: str) -> None:
+    """And not a minute later, when the idle worker is let go. What has nothing to start it keeps its worker."""
+    words = ["/bin/sleep", f"{100 + random.random()}"]
+    async with served(how, level, processes=4, is_async=how == "timer") as node:
+        assert (await end_of(node, how, s=50, words=words)).state == "done"
+        [pid] = node.workers(how)["pids"]
+        assert (await end_of(node, how, s=0.7, words=words)).state == "done"
+        assert node.workers(how)["pids"] == [pid]
+        await node.until(lambda: started(words) or not alive(pid))
+        await node.until(lambda: not started(words) and not alive(pid), within_s=5)
+        assert (await end_of(node, how, s=50, words=words)).state == "done"

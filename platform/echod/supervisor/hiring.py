@@ -62,15 +62,17 @@ class Hiring:
             raise
         return worker
 
-    def _looks(self, worker: Worker) -> list[watch.Look]:
+    def _looks(self, worker: Worker) -> watch.Looks:
         """What no wall of this level bounds."""
-        if self._means.level == "off":
-            return []
-        function = self._function
+        function, level = self._function, self._means.level
+        can_start = function.policy.processes > 0 or level in {"off", "minimal"}
+        strays = watch.Strays(lambda: worker.pid, level) if can_start else None
+        if level == "off":
+            return watch.Looks((), strays)
         looks = [watch.body(lambda: worker.pid, function.policy, f"{function.file}:{function.line}")]
-        if self._means.level != "strict":
+        if level != "strict":
             looks.append(quota.room(worker.folder, function.policy.tmp_bytes))
-        return looks
+        return watch.Looks(looks, strays)
 
     def _secrets(self) -> dict[str, str]:
         environ = self._means.environ

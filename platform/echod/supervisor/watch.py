@@ -2,7 +2,8 @@
 
 The size of /tmp where it has no filesystem of its own, the memory of a worker and all its processes together (the
 kernel bounds each one's heap, and no shared mapping), and its threads where the kernel would count those of others too.
-A look every fifth of a second lets what comes in between through. Nothing is looked at while nothing runs.
+A look every fifth of a second lets what comes in between through. While nothing runs, one thing is looked at, of a
+worker that can start processes: whether there are any. A run may have left a thread, a task or a timer that starts one.
 """
 
 from __future__ import annotations
@@ -30,20 +31,35 @@ class Excess(NamedTuple):
 
 
 Look = Callable[[], Excess | None]
+LEFT = Excess("released")  # of a worker that has nothing to do
 
 
 class Watch:
-    """Takes the looks from `wake` until it is seen that nothing runs. `over` is called once, past a limit."""
+    """Takes the looks from `wake` until it is seen that nothing runs, then goes on with the `idle` one alone. `over` is
+    called once: past a limit, or when an idle look saw something and nothing runs yet.
+    """
 
-    def __init__(self, looks: Sequence[Look], *, over: Callable[[Excess], None], busy: Callable[[], bool]) -> None:
-        self._looks, self._over, self._busy = looks, over, busy
+    def __init__(
+        self,
+        looks: Sequence[Look],
+        *,
+        over: Callable[[Excess], None],
+        busy: Callable[[], bool],
+        idle: Look | None = None,
+    ) -> None:
+        self._looks, self._over, self._busy, self._idle = looks, over, busy, idle
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._has_run = False  # since the last look
 
     def wake(self) -> None:
         """Something runs. One look follows even when it is over by then: what it left counts."""
-        if self._looks and self._timer is None and self._task is None:
+        self._has_run = True
+        self._again()
+
+    def _again(self) -> None:
+        if (self._looks or self._idle) and self._timer is None and self._task is None:
             self._timer = self._loop.call_later(EVERY_S, self._begin)
 
     def close(self) -> None:
@@ -57,15 +73,49 @@ class Watch:
         self._task = self._loop.create_task(self._see())
 
     async def _see(self) -> None:
-        excess = await asyncio.to_thread(self._first)
+        was_busy = self._idle is None or self._busy()
+        looks = [*self._looks] if was_busy or self._has_run else []
+        if self._idle is not None and not was_busy:
+            looks.append(self._idle)
+        self._has_run = False
+        excess = await asyncio.to_thread(_first, looks)
         self._task = None
-        if excess is not None:
+        is_busy = self._busy()
+        if excess is not None and not (excess is LEFT and is_busy):  # else it may be the new run's
             self._over(excess)
-        elif self._busy():
-            self.wake()
+        elif is_busy or self._idle is not None:
+            self._again()
 
-    def _first(self) -> Excess | None:
-        return next(filter(None, (look() for look in self._looks)), None)
+
+def _first(looks: Sequence[Look]) -> Excess | None:
+    return next(filter(None, (look() for look in looks)), None)
+
+
+class Strays:
+    """Looks for processes below a worker that has nothing to do."""
+
+    def __init__(self, pid_of: Callable[[], int | None], level: str) -> None:
+        self._pid_of = pid_of
+        self._spares = level in {"off", "minimal"}
+        self._own = int(level == "strict")  # there the worker itself is below the process that waits for it
+        self._spared: frozenset[int] = frozenset()
+
+    def spare(self) -> None:
+        """The worker is ready: what its import started is part of its module where runs do not end that either."""
+        pid = self._pid_of()
+        if self._spares and pid is not None:
+            self._spared = frozenset(processes.below(pid))
+
+    def look(self) -> Excess | None:
+        pid = self._pid_of()
+        return LEFT if pid is not None and len(processes.below(pid, self._spared)) > self._own else None
+
+
+class Looks(NamedTuple):
+    """What is looked at of a worker while it runs something, and while it does not."""
+
+    busy: Sequence[Look] = ()
+    strays: Strays | None = None
 
 
 class Usage(NamedTuple):

@@ -23,7 +23,7 @@ from echod.supervisor.events import Departure, JobEvents, LifeEvents
 from echod.supervisor.leases import Lease, instant
 from echod.supervisor.life import Life, Phase, Why, cause_of
 from echod.supervisor.pipe import Pipe
-from echod.supervisor.watch import Look, Watch
+from echod.supervisor.watch import Looks, Watch
 from echofn import frames, sealed
 from echofn.manifest import Function
 
@@ -49,7 +49,7 @@ class Worker:
         folder: Path,
         limit: int,
         function: Function,
-        looks: Callable[[Worker], Sequence[Look]],
+        looks: Callable[[Worker], Looks],
     ) -> None:
         self.id = worker_id
         self.life: Life[Lease] = Life(function.at_once)
@@ -67,7 +67,9 @@ class Worker:
         self._function = function
         self._deadlines = Deadlines(self.life.running, look=self._look, tell=self._tell, over=self._over)
         self._culprits: tuple[Lease, ...] = ()
-        self._watch = Watch(looks(self), over=lambda seen: self.kill(*seen), busy=lambda: self.life.held > 0)
+        busy, self._strays = looks(self)
+        idle = self._strays.look if self._strays is not None else None
+        self._watch = Watch(busy, over=lambda seen: self.kill(*seen), busy=lambda: self.life.held > 0, idle=idle)
         self._loop = asyncio.get_running_loop()
         self._number = 0
         self._pidfd = -1
@@ -267,6 +269,8 @@ class Worker:
 
     def _became_ready(self) -> None:
         self._was_ready = True
+        if self._strays is not None:
+            self._strays.spare()
         if self._starting is not None:
             self._starting.cancel()
         self._owner.ready(self)

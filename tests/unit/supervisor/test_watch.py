@@ -10,7 +10,7 @@ from pathlib import Path
 
 from echod.supervisor.life import cause_of
 from echod.supervisor.quota import BYTES_A_FILE, room, used_bytes
-from echod.supervisor.watch import Excess, Watch, usage_of
+from echod.supervisor.watch import LEFT, Excess, Strays, Watch, usage_of
 
 ENOUGH = 1 << 30
 
@@ -60,6 +60,44 @@ async def test_while_something_runs_it_looks_again_and_after_that_no_more(tmp_pa
     await asyncio.wait_for(quiet.wait(), 5)
     assert len(asked) == len(looks) == 3
     watch.close()
+
+
+async def test_what_an_idle_look_sees_ends_the_worker_only_while_nothing_runs(tmp_path: Path) -> None:
+    """A job that was handed over during the look may be whose process that is."""
+    ended: asyncio.Queue[Excess] = asyncio.Queue()
+    busy = iter([True, True, False, True, False, False])
+    over: list[bool] = []
+    watch = Watch([lambda: over.append(False)], over=ended.put_nowait, busy=lambda: next(busy), idle=lambda: LEFT)  # type: ignore[func-returns-value]
+    watch.wake()
+    assert await asyncio.wait_for(ended.get(), 5) is LEFT
+    assert next(busy, None) is None  # busy, idle and then busy, idle
+    assert len(over) == 1  # a look at what takes room and memory follows a run, and no more
+    watch.close()
+
+
+def test_what_an_import_started_is_no_stray_where_runs_spare_it() -> None:
+    source = """
+import subprocess
+first = subprocess.Popen(["/bin/sleep", "100"]); print(flush=True); input()
+second = subprocess.Popen(["/bin/sleep", "100"]); print(flush=True); input()
+first.kill(); second.kill()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        looks = {level: Strays(lambda: process.pid, level) for level in ("minimal", "standard", "strict")}
+        process.stdout.readline()
+        for each in looks.values():
+            each.spare()
+        assert {level: each.look() for level, each in looks.items()} == {
+            "minimal": None, "standard": LEFT, "strict": None,
+        }  # fmt: skip
+        process.stdin.write("\n")
+        process.stdout.readline()
+        assert {each.look() for each in looks.values()} == {LEFT}
+        process.stdin.write("\n")
 
 
 def test_the_cause_is_the_wall() -> None:
