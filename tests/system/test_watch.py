@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from valkey import Server
 
 MB = 1 << 20
 SOURCE = """
-import asyncio, mmap, os, subprocess, sys, threading, time
+import asyncio, mmap, os, subprocess, sys, tempfile, threading, time
 
 def shared(payload, ctx):
     '''Memory that the limit of the heap does not count.'''
@@ -38,6 +39,12 @@ def threads(payload, ctx):
     for _ in range(payload["count"]): threading.Thread(target=time.sleep, args=(payload["s"],), daemon=True).start()
     time.sleep(payload["s"])
     return threading.active_count()
+
+def nameless(payload, ctx):
+    held = [tempfile.TemporaryFile() for _ in range(4)]
+    for each in held: each.write(b"x" * payload["bytes"]), each.flush()
+    time.sleep(payload["s"])
+    return len(held)
 
 def start(words): subprocess.Popen(words)
 
@@ -98,6 +105,15 @@ async def test_more_threads_than_allowed_end_the_run(served: Any, level: str) ->
         assert job.state == "dead"
         assert job.history[0].cause == "wall:threads" or "can't start new thread" in job.error.message
         assert (await end_of(node, "threads", count=200, s=0.5)).state == "done"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's node may not look into its workers")
+@pytest.mark.parametrize("level", ["minimal", "standard"])
+async def test_files_without_a_name_fill_tmp_too(served: Any, level: str) -> None:
+    async with served("nameless", level, tmp_bytes=8 * MB, retries=0) as node:
+        job = await end_of(node, "nameless", bytes=6 * MB, s=30)
+        assert (job.state, job.history[0].cause) == ("dead", "wall:tmp")
+        assert (await end_of(node, "nameless", bytes=MB, s=0.5)).state == "done"
 
 
 def started(words: list[str]) -> list[int]:

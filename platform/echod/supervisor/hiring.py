@@ -71,7 +71,7 @@ class Hiring:
             return watch.Looks((), strays)
         looks = [watch.body(lambda: worker.pid, function.policy, f"{function.file}:{function.line}")]
         if level != "strict":
-            looks.append(quota.room(worker.folder, function.policy.tmp_bytes))
+            looks.append(quota.room(worker.folder, function.policy.tmp_bytes, lambda: worker.pid))
         return watch.Looks(looks, strays)
 
     def _secrets(self) -> dict[str, str]:

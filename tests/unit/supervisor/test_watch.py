@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from echod.supervisor.life import cause_of
-from echod.supervisor.quota import BYTES_A_FILE, room, used_bytes
+from echod.supervisor.quota import BYTES_A_FILE, nameless_bytes, room, used_bytes
 from echod.supervisor.watch import LEFT, Excess, Strays, Watch, usage_of
+from echofn.processes import below
 
 ENOUGH = 1 << 30
 
@@ -30,6 +31,38 @@ def test_counting_stops_when_it_is_enough(tmp_path: Path) -> None:
         (tmp_path / str(number)).touch()
     assert used_bytes(tmp_path, 10 * BYTES_A_FILE) == 11 * BYTES_A_FILE
     assert used_bytes(tmp_path / "gone", ENOUGH) == 0
+
+
+def test_a_file_without_a_name_counts_while_somebody_holds_it_once(tmp_path: Path) -> None:
+    size = 1 << 20
+    source = f"""
+import mmap, os, sys, tempfile
+def fresh(folder):
+    file = tempfile.TemporaryFile(dir=folder)
+    file.write(b"x" * {size}); file.flush()
+    return file
+held, mapped, elsewhere = fresh(sys.argv[1]), fresh(sys.argv[1]), fresh(sys.argv[2])
+again, seen = os.dup(held.fileno()), mmap.mmap(mapped.fileno(), 0)
+mapped.close()
+if os.fork() == 0:
+    input(); os._exit(0)
+print(flush=True); os.wait()
+"""
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir(), outside.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", source, str(inside), str(outside)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdin is not None
+        process.stdout.readline()
+        assert used_bytes(inside, ENOUGH) == 0
+        assert 2 * size <= nameless_bytes(inside, (process.pid, *below(process.pid))) < 3 * size
+        assert room(inside, size, lambda: process.pid)() == Excess("tmp")
+        assert room(inside, 3 * size, lambda: process.pid)() is None
+        process.stdin.write("\n")
+    assert room(inside, size, lambda: process.pid)() is None
 
 
 async def test_past_the_limit_the_worker_is_ended_once_and_one_look_follows_a_short_run(tmp_path: Path) -> None:
