@@ -98,6 +98,33 @@ def test_many_threads_that_fork_at_once_do_not_share_a_place(base: Base, level: 
 
 
 @pytest.mark.parametrize("level", WALLED)
+def test_a_fork_that_takes_long_does_not_let_the_next_ones_by(base: Base, level: str) -> None:
+    """50,000 mappings, or a gigabyte, to copy: the process is not there before that is done."""
+    source = """
+    import concurrent.futures, ctypes, mmap, os, signal, threading, time
+    PAGE, CLONE = 4096, {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+    libc = ctypes.CDLL(None, use_errno=True)  # unlike os.fork it lets go of the interpreter's lock
+    gate = threading.Barrier(8)
+    def start(_):
+        gate.wait()
+        pid = libc.syscall(CLONE, ctypes.c_ulong(signal.SIGCHLD), 0, 0, 0, 0)
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        return pid > 0
+    def f():
+        held = mmap.mmap(-1, 50_000 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        first = ctypes.addressof(ctypes.c_char.from_buffer(held))
+        for at in range(0, 50_000, 2):
+            held[at * PAGE] = 1
+            assert libc.mprotect(ctypes.c_void_p(first + at * PAGE), PAGE, mmap.PROT_READ) == 0
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            return sum(pool.map(start, range(8)))
+    """
+    assert base.serve(source, level=level, policy=Policy(processes=1)).one().result == 1
+
+
+@pytest.mark.parametrize("level", WALLED)
 def test_a_place_is_free_again_once_its_process_was_waited_for(base: Base, level: str) -> None:
     source = """
     import concurrent.futures, subprocess

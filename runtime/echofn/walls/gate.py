@@ -5,8 +5,10 @@ stops each fork of a worker that has opened `processes=`, and asks here; threads
 the worker counts, dead and not waited for too, as the kernel would count it.
 
 A fork that was let through shows below the worker only once it has happened. Until then the next one waits, so that
-many that fork at the same time do not all count the same ones; a bounded while, because what was let through may also
-have come and gone. A worker that was refused is heard again only after a pause: a loop of forks costs the base nothing.
+many that fork at the same time do not all count the same ones. However long that takes: a process with much memory, or
+with many mappings, is slow to copy. What was let through may also have failed, or have come and gone: then its thread
+goes on, and is seen to sleep, to ask again or to be gone. A worker that was refused is heard again only after a pause:
+a loop of forks costs the base nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _CONTINUE = 1
 _ASKED = struct.Struct("QII64x")  # id, thread, flags, the call itself
 _ANSWER = struct.Struct("QqiI")  # id, value, error, flags
 
-SHOWS_WITHIN_S = 0.05
+SHOWS_WITHIN_S = 5.0  # where nothing tells: its thread works on, and what it started is gone
 AGAIN_S = 0.002
 PAUSE_S = 0.005
 
@@ -89,12 +91,14 @@ class Gate:
         if self._asked is None:
             return
         number, thread = self._asked
-        there = frozenset(processes.below(self._pid))
-        if self._let is not None:
-            last, known, until = self._let
-            if thread != last and now < until and not there - known:
-                self.again = now + AGAIN_S
-                return
+        let, is_pending = self._let, False
+        if let is not None:
+            last, _, until = let
+            is_pending = thread != last and now < until and _is_at_work(last)
+        there = frozenset(processes.below(self._pid))  # looked at after its thread: what is over by then shows
+        if let is not None and is_pending and not there - let[1]:
+            self.again = now + AGAIN_S
+            return
         if len(there) - self._own >= self._most:
             self._answer(number, error=-errno.EAGAIN)
             self.again = now + PAUSE_S
@@ -117,3 +121,12 @@ class Gate:
             fcntl.ioctl(self._listener, _SEND, _ANSWER.pack(number, 0, error, flags))
         except OSError:
             pass  # gone in the meantime
+
+
+def _is_at_work(thread: int) -> bool:
+    """Whether a thread can still be inside its fork: nothing in there sleeps so that a signal would wake it (S)."""
+    try:
+        with open(f"/proc/{thread}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in b"RD"
+    except (OSError, IndexError):
+        return False  # gone
