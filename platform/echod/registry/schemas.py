@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
 from collections.abc import Iterator
+from decimal import Decimal
 from itertools import islice
+from typing import Annotated, Any
 
 import jsonschema_rs
+import msgspec
 
 from echod import log
 from echod.errors import InvalidPayload
 from echofn.manifest import Function
 from echofn.masking import MASK
+from echofn.models import READ_AS
 
 MOST_FAULTS = 20
 SMALL_BYTES = 4096  # of a larger payload the first fault alone is looked for: the library finds all or one
@@ -19,7 +25,34 @@ _Kind = jsonschema_rs.ValidationErrorKind
 _Unions = (_Kind.AnyOf, _Kind.OneOfNotValid)
 _OneOfValues = (_Kind.Enum, _Kind.Constant)
 _OtherValues = (_Kind.Type, *_OneOfValues)
+_READ: dict[object, Any] = {
+    "datetime": dt.datetime,
+    "aware datetime": Annotated[dt.datetime, msgspec.Meta(tz=True)],
+    "naive datetime": Annotated[dt.datetime, msgspec.Meta(tz=False)],
+    "time": dt.time,
+    "aware time": Annotated[dt.time, msgspec.Meta(tz=True)],
+    "naive time": Annotated[dt.time, msgspec.Meta(tz=False)],
+    "date": dt.date,
+    "timedelta": dt.timedelta,
+    "uuid": uuid.UUID,
+    "decimal": Decimal,
+    "bytes": bytes,
+}
 _log = log.get("registry")
+
+
+class _ReadAs:
+    """The keyword READ_AS: text is read as a worker reads it. `format` is not held against a payload: pydantic and
+    authors write it, too, and a worker may take more than its RFC does.
+    """
+
+    def __init__(self, parent_schema: dict[str, Any], value: Any, schema_path: list[str | int]) -> None:
+        self._kind = _READ.get(value) if isinstance(value, str) else None
+
+    def validate(self, instance: Any) -> None:
+        """Raise ValueError, which quotes nothing of the text."""
+        if self._kind is not None and isinstance(instance, str):
+            msgspec.convert(instance, self._kind)
 
 
 class Schemas:
@@ -105,7 +138,9 @@ def _compiled(function: Function) -> jsonschema_rs.Validator | None:
         return None
     mask = MASK if function.policy.redact else None
     try:
-        return jsonschema_rs.Draft202012Validator(function.payload_schema, validate_formats=False, mask=mask)
+        return jsonschema_rs.Draft202012Validator(
+            function.payload_schema, validate_formats=False, mask=mask, keywords={READ_AS: _ReadAs}
+        )
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         _log.warning("schema.refused", function=function.name, error=str(error)[:300])
         return None

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
-from typing import Any
+import uuid
+from decimal import Decimal
+from typing import Annotated, Any
 
 import msgspec
+import pydantic
 import pytest
 
 from echod.errors import InvalidPayload
 from echod.registry.schemas import MOST_FAULTS, SMALL_BYTES, Schemas, json_path
+from echofn import codec
 from echofn.manifest import Function, Policy, QueueTrigger
+from echofn.models import json_schema
 
 ORDER: dict[str, Any] = {
     "$ref": "#/$defs/Order",
@@ -104,6 +110,58 @@ def test_a_fault_within_a_union_is_named_with_its_whole_path(
 def test_a_tag_that_none_has_is_the_fault() -> None:
     (fault,) = faults({"type": "coin"}, msgspec.json.schema(Paid))[:1]
     assert fault["path"] in {"$", "$.type"}
+
+
+def aware(kind: type, tz: bool) -> Any:
+    return Annotated[kind, msgspec.Meta(tz=tz)]
+
+
+# A kind, what it is read from, and text that it cannot be read from.
+READ: list[tuple[Any, list[str], list[str]]] = [
+    (dt.datetime, ["2026-01-31T12:00:00", "2026-01-31T12:00:00Z", "2026-01-31 12:00:00+02:00"], ["soon", "2026-01-31"]),
+    (aware(dt.datetime, True), ["2026-01-31T12:00:00.5Z"], ["2026-01-31T12:00:00", "2026-13-01T12:00:00Z"]),
+    (aware(dt.datetime, False), ["2026-01-31T12:00:00"], ["2026-01-31T12:00:00Z"]),
+    (dt.date, ["2024-02-29"], ["2026-02-29", "31.1.2026"]),
+    (dt.time, ["12:00:00", "12:00:00Z"], ["noon", "25:00:00"]),
+    (aware(dt.time, True), ["12:00:00+01:00"], ["12:00:00"]),
+    (dt.timedelta, ["PT5M", "P1DT2H", "-PT1S"], ["5m", "P"]),
+    (uuid.UUID, ["00000000-0000-4000-8000-000000000000", "00000000000040008000000000000000"], ["123"]),
+    (Decimal, ["12.50", "1e5", "-0"], ["12,50", "ten"]),
+    (bytes, ["", "aGVsbG8="], ["a", "no base64"]),
+    (bytearray, ["", "aGVsbG8="], ["a"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "good", "bad"), READ)
+@pytest.mark.parametrize("mask", [False, True])
+def test_text_is_refused_where_a_worker_could_not_read_it_and_nowhere_else(
+    kind: Any, good: list[str], bad: list[str], mask: bool
+) -> None:
+    holder = msgspec.defstruct("Holder", [("at", list[kind | None])])
+    about = msgspec.structs.replace(
+        function(json_schema(holder, "validation")), policy=Policy(redact=("at",) if mask else ())
+    )
+    for text in good:
+        codec.convert({"at": [text, None]}, holder)
+        Schemas().check("DEP0", about, {"at": [text, None]}, 100)
+    for text in bad if kind in (bytes, bytearray) else (*bad, ""):
+        with pytest.raises(codec.Unfit):
+            codec.convert({"at": [text]}, holder)
+        with pytest.raises(InvalidPayload) as refused:
+            Schemas().check("DEP0", about, {"at": [None, text]}, 100)
+        assert [fault["path"] for fault in refused.value.faults] == ["$.at[1]"]
+
+
+def test_formats_that_no_worker_holds_text_against_are_not_held_here() -> None:
+    class Model(pydantic.BaseModel):
+        at: dt.datetime
+        wait: dt.timedelta
+
+    day = Annotated[str, msgspec.Meta(extra_json_schema={"format": "date"})]
+    holder = msgspec.defstruct("Holder", [("model", Model), ("day", day)])
+    payload = {"model": {"at": "2026-01-31", "wait": "00:05:00"}, "day": ""}
+    codec.convert(payload, holder)
+    Schemas().check("DEP0", function(json_schema(holder, "validation")), payload, 100)
 
 
 def test_a_payload_of_another_kind_is_named_at_the_root() -> None:
