@@ -148,12 +148,16 @@ def test_who_waits_for_too_short_a_time_gets_a_timeout_and_the_job_goes_on(clien
 def test_a_job_is_cancelled_and_one_that_ended_is_not(client: echod.Client, shop: Any) -> None:
     job = client.enqueue(shop.pack, shop.Order(1), at=datetime.now(UTC) + timedelta(hours=1))
     assert job.cancel() is True
-    assert job.refresh().state == "cancelled"
+    assert job.state == "cancelled"
+    assert job.cancel() is False
+    assert client.job(job.id).cancel() is False
     with pytest.raises(echod.JobFailed, match="cancelled"):
         job.result(5)
     done = client.enqueue("shop.ping")
-    done.result(30)
+    client.job(done.id).result(30)
+    assert done.state == "pending"
     assert done.cancel() is False
+    assert done.state == "done"
 
 
 def test_a_job_is_found_again_by_its_id(client: echod.Client) -> None:

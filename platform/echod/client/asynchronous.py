@@ -43,7 +43,7 @@ class Door(Protocol):
     async def enqueue_many(self, orders: Sequence[Order]) -> list[Ticket | EchodError]: ...
     async def record(self, id: str, function: str | None) -> Record: ...
     async def ended(self, id: str, function: str | None, timeout_s: float | None) -> Record | None: ...
-    async def cancel(self, id: str, function: str | None) -> bool: ...
+    async def cancel(self, id: str, function: str) -> bool: ...
     async def repeat(self, wanted: Repeat) -> Schedule: ...
     async def schedules(self, name: str) -> list[str]: ...
     async def cancel_repeat(self, id: str) -> None: ...
@@ -110,8 +110,16 @@ class AsyncJob(Generic[R]):
         return found
 
     async def cancel(self) -> bool:
-        """Cancel it, or ask its run to stop; False when it had ended already."""
-        return await self._door.cancel(self.id, self._function)
+        """Cancel it, or ask its run to stop; False when it had ended already, cancelled or otherwise.
+
+        Raises Refused for a job that there is not (any more).
+        """
+        record = self.record = await self._door.record(self.id, self._function)
+        if record.has_ended:
+            return False
+        took = await self._door.cancel(self.id, record.function)
+        await self.refresh()
+        return took
 
 
 def failure_of(record: Record) -> JobFailed:

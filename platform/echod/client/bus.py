@@ -116,9 +116,9 @@ class BusDoor:
             job = await self.record(id, job.function)
         return job if job.has_ended else None
 
-    async def cancel(self, id: str, function: str | None) -> bool:
-        bus, job = await self._open(), await self.record(id, function)
-        said = await self._kept_asking(lambda: bus.cancel(job.function, id))
+    async def cancel(self, id: str, function: str) -> bool:
+        bus = await self._open()
+        said = await self._kept_asking(lambda: bus.cancel(function, id))
         if said == "unknown":
             raise _unknown(id)
         return said != "ended"

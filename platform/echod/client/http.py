@@ -123,9 +123,9 @@ class HttpDoor:
         headers = {"Prefer": f"wait={wait_s}"} if wait_s else {}
         return _record(self._taken(await self._answered("GET", path, b"", headers, wait_s)).body)
 
-    async def cancel(self, id: str, function: str | None) -> bool:
-        where = f"?function={quote(function, safe='')}" if function else ""
-        reply = await self._answered("POST", f"/jobs/{quote(id, safe='')}/cancel{where}")
+    async def cancel(self, id: str, function: str) -> bool:
+        where = f"/jobs/{quote(id, safe='')}/cancel?function={quote(function, safe='')}"
+        reply = await self._answered("POST", where)
         if reply.status == 409:
             return False
         self._taken(reply)
