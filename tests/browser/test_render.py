@@ -7,13 +7,15 @@ import decimal
 import enum
 import json
 import re
+import uuid
 from html.parser import HTMLParser
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import jsonschema_rs
 import msgspec
 import pydantic
 import pytest
+from msgspec import UNSET, Meta
 
 from browser import sample
 from echod.gateway import pages
@@ -400,16 +402,87 @@ class Tree(msgspec.Struct):
     children: list[Tree]
 
 
-@pytest.mark.parametrize(
-    "type", [Order, Tree, Item, dict[str, int], list[Item], str, int, float, bool, int | str, None]
-)
-def test_a_sample_fits_the_type_it_was_made_for(type: Any) -> None:
-    given_schema = msgspec.json.schema(type)
-    payload = schema.sample(given_schema)
-    if type is not Tree:  # a type that holds itself is cut off somewhere
-        msgspec.convert(payload, type)
-        jsonschema_rs.validate(given_schema, payload)
+class Node(msgspec.Struct):
+    name: str
+    next: Node | None
+    children: dict[str, Node] = {}
+
+
+class Endless(msgspec.Struct):
+    next: Endless
+
+
+class Point(NamedTuple):
+    x: int
+    label: str
+    at: datetime.datetime
+
+
+class Card(msgspec.Struct, tag="card"):
+    number: str
+
+
+class Cash(msgspec.Struct, tag="cash"):
+    at: datetime.time
+
+
+class Reviewed(msgspec.Struct):
+    """What was offered and refused."""
+
+    naive: datetime.datetime
+    local: Annotated[datetime.datetime, Meta(tz=False)]
+    aware: Annotated[datetime.datetime, Meta(tz=True)]
+    time: datetime.time
+    aware_time: Annotated[datetime.time, Meta(tz=True)]
+    day: datetime.date
+    wait: datetime.timedelta
+    price: decimal.Decimal
+    id: uuid.UUID
+    raw: bytes
+    fifth: Annotated[int, Meta(multiple_of=5)]
+    half: Annotated[float, Meta(multiple_of=0.5, gt=2)]
+    low: Annotated[int, Meta(lt=-3)]
+    between: Annotated[float, Meta(gt=0, lt=0.1)]
+    within: Annotated[int, Meta(ge=10, le=11)]
+    several: Annotated[set[int], Meta(min_length=3)]
+    days: Annotated[set[datetime.date], Meta(min_length=2)]
+    pairs: Annotated[list[tuple[int, str]], Meta(min_length=2)]
+    named: Annotated[dict[str, int], Meta(min_length=2)]
+    keyed: Annotated[dict[Annotated[str, Meta(min_length=8)], Point], Meta(min_length=2)]
+    colours: Annotated[frozenset[Literal["red", "blue"]], Meta(min_length=2)]
+    point: Point
+    paid: Card | Cash | None
+    text: Annotated[str, Meta(min_length=20, max_length=21)]
+    anything: Any
+
+
+SAMPLED = [
+    *[Order, Tree, Item, dict[str, int], list[Item], str, int, float, bool, int | str, None, Node, Point, Reviewed],
+    *[kind for kind in get_type_hints(Reviewed, include_extras=True).values() if kind is not Any],
+    *[Card | Cash, tuple[int, str], list[Tree], dict[str, Tree] | None, Any],
+]
+
+
+@pytest.mark.parametrize("type", SAMPLED)
+@pytest.mark.parametrize("is_short", [False, True])
+def test_a_sample_fits_the_type_it_was_made_for(type: Any, is_short: bool) -> None:
+    given_schema = json_schema(type, "validation")
+    payload = schema.sample(given_schema, is_short=is_short)
+    assert payload is not UNSET
+    codec.convert(payload, type)
+    jsonschema_rs.validate(given_schema, payload)
     assert len(json.dumps(payload)) < 2_000
+
+
+@pytest.mark.parametrize("type", [Endless, Annotated[str, Meta(pattern="^[A-Z]{3}-[0-9]+$")], list[Endless] | Endless])
+def test_no_sample_is_offered_rather_than_one_that_does_not_fit(type: Any) -> None:
+    given_schema = json_schema(type, "validation")
+    payload = schema.sample(given_schema)
+    assert payload is UNSET or jsonschema_rs.is_valid(given_schema, payload)
+    holder = msgspec.defstruct("Holder", [("it", type), ("n", int)])
+    by_name = {field.name: field.value for field in schema.fields(json_schema(holder, "validation"))}
+    assert by_name["n"] == "1"
+    assert by_name["it"] == ("" if payload is UNSET else "[]")
 
 
 def test_the_form_has_a_field_for_each_property() -> None:

@@ -18,6 +18,7 @@ from echod import log
 from echod.deploy.live import Saved
 from echod.deploy.publish import place_of
 from echod.errors import Refused
+from echod.gateway.pages.schema import sample
 from echod.gateway.views import load_error_view, trigger_view
 from echod.policy.recurring import rule_of, text_of, zone_of
 from echod.registry.registry import ActiveVersion
@@ -168,61 +169,22 @@ def trigger_text(trigger: Trigger, now_ms: int) -> str:
 
 
 def command(function: Function, url: str | None) -> str:
-    """A command that calls the function; where only a webhook may, the address to give its sender."""
+    """A command that calls the function; where only a webhook may, the address to give its sender.
+
+    JSON stands where the payload goes when none was found that its type takes.
+    """
     hooks = [trigger.path for trigger in function.triggers if isinstance(trigger, WebhookTrigger)]
     if hooks and len(hooks) == len(function.triggers):
         return f"POST {url or ''}{hooks[0]}"
-    payload = sample(function.payload_schema or {}) if function.takes_payload else None
     parts = ["echod", "invoke", function.name]
     if function.takes_payload:
-        parts += ["--data", msgspec.json.encode(payload).decode()]
+        payload: Any = {}
+        if function.payload_schema is not None:
+            payload = sample(function.payload_schema, is_short=True)
+        parts += ["--data", "JSON" if payload is msgspec.UNSET else msgspec.json.encode(payload).decode()]
     if url and not url.endswith(":8321"):
         parts += ["--url", url]
     return shlex.join([*parts, "--wait"])
-
-
-def sample(schema: Mapping[str, Any], whole: Mapping[str, Any] | None = None, depth: int = 0) -> object:
-    """A small value that fits a JSON Schema of the kinds msgspec writes."""
-    whole = whole or schema
-    if depth > 8:
-        return None
-    for name in ("default", "const"):
-        if name in schema:
-            return schema[name]
-    for name in ("enum", "examples"):
-        if schema.get(name):
-            return schema[name][0]
-    if "$ref" in schema:
-        return sample(whole.get("$defs", {}).get(schema["$ref"].rpartition("/")[2], {}), whole, depth + 1)
-    for name in ("anyOf", "oneOf", "allOf"):
-        if schema.get(name):
-            return sample(schema[name][0], whole, depth + 1)
-    match schema.get("type"):
-        case "object":
-            needed = schema.get("required", ())
-            return {
-                name: sample(schema["properties"][name], whole, depth + 1)
-                for name in needed
-                if name in schema.get("properties", {})
-            }
-        case "array":
-            return []
-        case "string":
-            return _text(schema)
-        case "integer" | "number":
-            return max(schema.get("minimum", 0), schema.get("exclusiveMinimum", -1) + 1)
-        case "boolean":
-            return False
-        case None:
-            return {}
-        case _:
-            return None
-
-
-def _text(schema: Mapping[str, Any]) -> str:
-    shapes = {"date": "2026-01-31", "date-time": "2026-01-31T12:00:00Z", "time": "12:00:00", "duration": "PT1S"}
-    shapes["uuid"] = "00000000-0000-0000-0000-000000000000"
-    return str(shapes.get(schema.get("format", ""), "x" * schema.get("minLength", 0)))
 
 
 def _next(trigger: Recurring, now_ms: int) -> str:

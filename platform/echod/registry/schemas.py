@@ -129,6 +129,18 @@ def json_path(steps: list[str | int]) -> str:
     return text
 
 
+def fits(schema: object, payload: object) -> bool:
+    """Whether a payload fits a schema. One at fault is fitted by nothing."""
+    try:
+        return _validator(schema).is_valid(payload)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError):
+        return False
+
+
+def _validator(schema: Any, mask: str | None = None) -> jsonschema_rs.Validator:
+    return jsonschema_rs.Draft202012Validator(schema, validate_formats=False, mask=mask, keywords={READ_AS: _ReadAs})
+
+
 def _compiled(function: Function) -> jsonschema_rs.Validator | None:
     """A validator; None where anything goes, and where the schema is at fault: then the worker's own check decides.
 
@@ -138,9 +150,7 @@ def _compiled(function: Function) -> jsonschema_rs.Validator | None:
         return None
     mask = MASK if function.policy.redact else None
     try:
-        return jsonschema_rs.Draft202012Validator(
-            function.payload_schema, validate_formats=False, mask=mask, keywords={READ_AS: _ReadAs}
-        )
+        return _validator(function.payload_schema, mask)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         _log.warning("schema.refused", function=function.name, error=str(error)[:300])
         return None

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import enum
 import json
 import shlex
-import uuid
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import msgspec
 import pytest
 
 from echod.deploy.live import Saved
@@ -17,41 +13,6 @@ from echod.node import terminal
 from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Policy, QueueTrigger
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
-
-
-class Colour(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Line(msgspec.Struct):
-    sku: Annotated[str, msgspec.Meta(min_length=3)]
-    count: Annotated[int, msgspec.Meta(ge=1)]
-
-
-class Order(msgspec.Struct):
-    id: uuid.UUID
-    lines: list[Line]
-    first: Line
-    colour: Colour
-    when: Annotated[dt.datetime, msgspec.Meta(tz=True)]  # without it the schema says no more than "string"
-    kind: Literal["a", "b"]
-    price: Annotated[float, msgspec.Meta(gt=0)]
-    paid: bool
-    note: str | None
-    optional: int = 5
-
-
-@pytest.mark.parametrize("kind", [Order, Line, dict, list[int], str, int, bool, dict[str, int], Line | None, Colour])
-def test_the_sample_payload_fits_the_functions_type(kind: Any) -> None:
-    value = terminal.sample(msgspec.json.schema(kind))
-    msgspec.json.decode(msgspec.json.encode(value), type=kind)
-
-
-def test_a_schema_that_refers_to_itself_has_a_sample_all_the_same() -> None:
-    schema = {"$ref": "#/$defs/Node", "$defs": {"Node": {"type": "object", "required": ["next"], "properties": {}}}}
-    schema["$defs"]["Node"]["properties"] = {"next": {"$ref": "#/$defs/Node"}}  # type: ignore[index]
-    json.dumps(terminal.sample(schema))
 
 
 def function_of(**fields: Any) -> Function:
@@ -67,6 +28,10 @@ def test_the_command_can_be_pasted_into_a_shell() -> None:
     assert words[words.index("--url") + 1] == "http://127.0.0.1:9000"
     assert "--url" not in terminal.command(function_of(), "http://127.0.0.1:8321")
     assert "--data" not in terminal.command(function_of(), None)
+    least = {"type": "object", "properties": {"at": {"type": "string"}, "n": {"type": "integer"}}, "required": ["n"]}
+    assert """--data '{"n":1}'""" in terminal.command(function_of(takes_payload=True, payload_schema=least), None)
+    odd = {"type": "string", "pattern": "^[A-Z]{3}-[0-9]+$"}
+    assert "--data JSON" in terminal.command(function_of(takes_payload=True, payload_schema=odd), None)
 
 
 def test_a_trigger_is_told_with_its_next_instant() -> None:

@@ -1,15 +1,25 @@
-"""From a payload's JSON Schema, as msgspec and pydantic write it: a sample to run with, and the fields of a form."""
+"""From a payload's JSON Schema, as msgspec and pydantic write it: a sample to run with, and the fields of a form.
+
+Whatever is offered was held against the schema. Where nothing was found that fits it (a pattern, a type that cannot but
+hold itself), nothing is offered.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from echod.registry.schemas import fits
+from echofn.models import READ_AS
+
 Kind = Literal["text", "integer", "number", "checkbox", "select", "json"]
 MAX_DEPTH = 6
+MOST_ITEMS = 20
 
 # What a person would type first, by what the field is called.
 BY_NAME = {
@@ -25,7 +35,15 @@ BY_NAME = {
     "currency": "EUR",
     "id": "a1",
 }
-BY_FORMAT = {
+BY_FORMAT = {  # and by what it is read as
+    "datetime": "2026-01-01T09:00:00Z",
+    "aware datetime": "2026-01-01T09:00:00Z",
+    "naive datetime": "2026-01-01T09:00:00",
+    "aware time": "09:00:00Z",
+    "naive time": "09:00:00",
+    "timedelta": "PT5M",
+    "decimal": "1.50",
+    "bytes": "aGVsbG8=",
     "date-time": "2026-01-01T09:00:00Z",
     "date": "2026-01-01",
     "time": "09:00:00",
@@ -56,13 +74,20 @@ class Schema(msgspec.Struct, frozen=True, rename="camel"):
     default: Any = UNSET
     description: str = ""
     format: str = ""
+    read_as: str = msgspec.field(default="", name=READ_AS)
+    multiple_of: int | float = 0
     minimum: int | float | UnsetType = UNSET
     maximum: int | float | UnsetType = UNSET
     exclusive_minimum: int | float | UnsetType = UNSET
     exclusive_maximum: int | float | UnsetType = UNSET
     min_length: int = 0
     max_length: int = 1000
-    min_items: int = 1
+    min_items: int = 0
+    max_items: int = MOST_ITEMS
+    unique_items: bool = False
+    min_properties: int = 0
+    property_names: dict[str, Any] = {}
+    additional_properties: Any = None
 
 
 class Field(msgspec.Struct, frozen=True):
@@ -78,9 +103,16 @@ class Field(msgspec.Struct, frozen=True):
     maximum: str = ""
 
 
-def sample(schema: object) -> Any:
-    """A payload that fits the schema as far as the schema is understood; None for no schema."""
-    return _Reader(schema).sample()
+def sample(schema: object, *, is_short: bool = False) -> Any:
+    """A payload that fits the schema; UNSET where none was found, None for no schema. `is_short`: no more than it must
+    have."""
+    return None if schema is None else _sample(msgspec.json.encode(schema), is_short)
+
+
+@functools.lru_cache(maxsize=512)
+def _sample(encoded: bytes, is_short: bool) -> Any:
+    schema = msgspec.json.decode(encoded)
+    return _Reader(schema, is_short).sample()
 
 
 def fields(schema: object) -> tuple[Field, ...]:
@@ -98,15 +130,18 @@ def _read(part: object) -> Schema:
 class _Reader:
     """One schema, with the definitions that its parts refer to."""
 
-    def __init__(self, schema: object) -> None:
+    def __init__(self, schema: object, is_short: bool = False) -> None:
         self._root = _read(schema)
+        self._schema = schema
+        self._is_short = is_short
 
     def sample(self) -> Any:
-        return self._sample(self._root, "", 0)
+        found = self._sample(self._root, "", ())
+        return found if found is UNSET or fits(self._schema, found) else UNSET
 
     def fields(self) -> tuple[Field, ...]:
         top = self._resolved(self._root)
-        return tuple(self._field(name, _read(part), name in top.required) for name, part in top.properties.items())
+        return tuple(self._field(name, part, name in top.required) for name, part in top.properties.items())
 
     def _resolved(self, part: Schema) -> Schema:
         """`part` behind its references, and the first that is not null of a choice."""
@@ -119,11 +154,14 @@ class _Reader:
                 break
         return part
 
-    def _field(self, name: str, part: Schema, required: bool) -> Field:
+    def _field(self, name: str, raw: Any, required: bool) -> Field:
+        part = _read(raw)
         inner = self._resolved(part)
         kind = _kind(inner)
-        value = self._sample(part, name, 1)
-        if kind == "text":
+        value = self._sample(part, name, ())
+        if value is UNSET or not fits({"allOf": [raw], "$defs": self._root.definitions}, value):
+            shown = ""
+        elif kind == "text":
             shown = value if isinstance(value, str) else ""
         else:
             shown = "" if value is None and not required else _json(value)
@@ -138,36 +176,72 @@ class _Reader:
             "" if inner.maximum is UNSET else _json(inner.maximum),
         )
 
-    def _sample(self, part: Schema, name: str, depth: int) -> Any:
-        for one in (part, self._resolved(part)):
-            for given in (one.default, one.const, *one.examples[:1], *one.enum[:1]):
-                if given is not UNSET:
-                    return given
-        part = self._resolved(part)
-        if depth > MAX_DEPTH:  # a type that holds itself
-            return None
+    def _sample(self, part: Schema, name: str, within: tuple[str, ...], nth: int = 0) -> Any:
+        """The `nth` of several different ones, or UNSET. `within`: the definitions that it lies in.
+
+        One of those that comes again is a type that holds itself, which has to end some other way.
+        """
+        for given in (part.default, part.const):
+            if given is not UNSET and not nth:
+                return given
+        if given := part.examples or part.enum:
+            return given[nth] if nth < len(given) else UNSET
+        if isinstance(part.reference, str):
+            name_of_it = part.reference.removeprefix("#/$defs/")
+            if name_of_it in within or len(within) > MAX_DEPTH:
+                return UNSET
+            return self._sample(_read(self._root.definitions.get(name_of_it, {})), name, (*within, name_of_it), nth)
+        if choice := part.any_of or part.one_of or part.all_of[:1]:
+            parts = sorted(map(_read, choice), key=lambda one: one.type == "null")
+            found = (self._sample(one, name, within, nth) for one in parts)
+            return next((one for one in found if one is not UNSET), UNSET)
         match part.type:
             case "string":
-                return _string(part, name)
+                return _string(part, name, nth)
             case "integer":
-                return math.floor(_within(part, 1))
+                return _whole(part, nth)
             case "number":
-                return _within(part, 1.5)
+                return _within(part, 1.5, nth)
             case "boolean":
-                return False
+                return bool(nth)
             case "array":
-                return self._array(part, name, depth)
+                return self._array(part, name, within, nth)
             case "object":
-                return {key: self._sample(_read(one), key, depth + 1) for key, one in part.properties.items()}
+                return self._object(part, name, within, nth)
             case _:
                 return None
 
-    def _array(self, part: Schema, name: str, depth: int) -> list[Any]:
-        if part.prefix_items:
-            return [self._sample(_read(one), name, depth + 1) for one in part.prefix_items]
-        if part.items is None:
-            return []
-        return [self._sample(_read(part.items), name.removesuffix("s"), depth + 1)] * max(1, min(part.min_items, 10))
+    def _object(self, part: Schema, name: str, within: tuple[str, ...], nth: int) -> Any:
+        found: dict[str, Any] = {}
+        for key, raw in part.properties.items():
+            if key in part.required or not self._is_short:
+                value = self._sample(_read(raw), key, within, nth)
+                if value is not UNSET:
+                    found[key] = value
+                elif key in part.required:
+                    return UNSET
+        names = _read({"type": "string", **part.property_names})
+        for number in range(min(part.min_properties, MOST_ITEMS) - len(found)):
+            key = self._sample(names, "key", within, number)
+            value = self._sample(_read(part.additional_properties), name, within)
+            if key is UNSET or value is UNSET:
+                return UNSET
+            found[key] = value
+        return found
+
+    def _array(self, part: Schema, name: str, within: tuple[str, ...], nth: int) -> Any:
+        found = [self._sample(_read(one), name, within, nth) for one in part.prefix_items]
+        if part.items is not None and part.items is not False:
+            most = min(part.min_items if self._is_short else max(1, part.min_items), part.max_items, MOST_ITEMS)
+            item, its_name = _read(part.items), name.removesuffix("s")
+            step = 1 if part.unique_items else 0
+            more = range(most - len(found))
+            found += [self._sample(item, its_name, within, nth + number * step) for number in more]
+        elif part.items is None:
+            found += [None] * (min(part.min_items, MOST_ITEMS) - len(found))
+        if UNSET not in found:
+            return found
+        return UNSET if part.min_items or part.prefix_items else []
 
 
 def _choices(inner: Schema, part: Schema) -> tuple[Any, ...]:
@@ -177,14 +251,29 @@ def _choices(inner: Schema, part: Schema) -> tuple[Any, ...]:
     return (*choices, None) if choices and is_nullable and None not in choices else choices
 
 
-def _within(part: Schema, usual: float) -> float:
-    """A number in the bounds of a schema: the least, else the usual one, else one between."""
+def _whole(part: Schema, nth: int) -> Any:
+    """A whole number; of those from the first that fits on, the `nth`."""
+    first = _within(part, 1, nth)
+    return first if first is UNSET else math.floor(first)
+
+
+def _within(part: Schema, usual: float, nth: int) -> Any:
+    """A number in the bounds of a schema: the least, else the usual one, else one between. UNSET for none."""
+    step = abs(part.multiple_of)
     above, below = part.exclusive_minimum, part.exclusive_maximum
     low = [bound for bound in (part.minimum, above) if bound is not UNSET]
     high = [bound for bound in (part.maximum, below) if bound is not UNSET]
-    found = [*low[:1], usual, *high[:1], *(bound + 1 for bound in low), *(bound - 1 for bound in high)]
-    found += [(least + most) / 2 for least in low for most in high]
-    return next((one for one in found if _is_within(part, one)), usual)
+    found: list[float] = [*low[:1], usual, *high[:1], *(bound + 1 for bound in low), *(bound - 1 for bound in high)]
+    if step:
+        found = [step * (math.ceil(one / step) + more) for one in (*low, usual) for more in (0, 1)]
+        found += [step * (math.floor(one / step) - less) for one in high for less in (0, 1)]
+    elif part.type == "number":
+        found += [(least + most) / 2 for least in low for most in high]
+    first = next((one for one in found if _is_within(part, one)), UNSET)
+    if first is UNSET or not nth:
+        return first
+    other = (first + sign * nth * (step or 1) for sign in (1, -1))
+    return next((one for one in other if _is_within(part, one)), UNSET)
 
 
 def _is_within(part: Schema, number: float) -> bool:
@@ -212,9 +301,12 @@ def _kind(part: Schema) -> Kind:
             return "json"
 
 
-def _string(part: Schema, name: str) -> str:
-    text = BY_FORMAT.get(part.format) or BY_NAME.get(name.lower()) or name or "text"
-    return text.ljust(part.min_length, "x")[: part.max_length]
+def _string(part: Schema, name: str, nth: int) -> Any:
+    known = BY_FORMAT.get(part.read_as) or BY_FORMAT.get(part.format)
+    if known:
+        return re.sub(r"\d+", lambda digits: str(int(digits[0]) + nth).zfill(len(digits[0])), known, count=1)
+    text = BY_NAME.get(name.lower()) or name or "text"
+    return f"{text}{nth + 1 if nth else ''}".ljust(part.min_length, "x")[: part.max_length]
 
 
 def _json(value: Any) -> str:

@@ -6,6 +6,7 @@ from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
+from msgspec import UNSET
 
 from echod.gateway.pages import given
 from echod.gateway.pages.draw import Bars, bars
@@ -63,7 +64,7 @@ def row(function: given.Function) -> Row:
         spark=bars(function.series.done, function.series.failed, width=120, height=28, gap=1, count=30),
         done=sum(function.series.done),
         failed=sum(function.series.failed),
-        sample=plain(sample_of(function)),
+        sample="" if (payload := sample_of(function)) is UNSET else plain(payload),
         callable_now=not takes_payload(function),
         runnable=any(one.kind != "webhook" for one in triggers(function)),
     )
@@ -75,7 +76,10 @@ def takes_payload(function: given.Function) -> bool:
 
 
 def sample_of(function: given.Function) -> object:
-    """A payload to try it with: its author's own, unless parts of it are masked; else one that fits its schema."""
+    """A payload to try it with: its author's own, unless parts of it are masked; else one that fits its schema.
+
+    UNSET where none was found.
+    """
     own = [each["payload"] for each in function.triggers if each.get("kind") == "queue" and "payload" in each]
     return own[0] if own and not function.policy.redact else sample(function.payload_schema)
 
@@ -116,7 +120,8 @@ def command(page: given.Function) -> str:
     """What to type for one run, quoted for a shell."""
     text = f"echod invoke {_shell(page.name)}"
     if takes_payload(page):
-        text += " --data " + _shell(plain(sample_of(page), indent=None))
+        payload = sample_of(page)
+        text += " --data " + ("JSON" if payload is UNSET else _shell(plain(payload, indent=None)))
     return text
 
 
