@@ -259,7 +259,10 @@ async def test_a_worker_whose_job_was_taken_back_before_it_began_goes(make: Make
         os.kill(pid, signal.SIGSTOP)
         taken = await node.mint("act", {})
         await node.until(lambda: _is(node, taken, "active"))
+        heard = asyncio.Event()
+        node.bus.on("cancel", lambda *_: heard.set())  # behind the supervisor's own listener
         await node.outside.cancel("jobs.act", taken)
+        await asyncio.wait_for(heard.wait(), 10)
         os.kill(pid, signal.SIGCONT)
         job = await node.ended("act", taken)
         assert (job.state, job.history) == ("cancelled", ())

@@ -353,7 +353,12 @@ def test_no_planted_value_is_in_the_bus_a_log_or_a_page(dev: Node) -> None:
     for body in (json.dumps({"card": {"number": NUMBER}}), f"this is no JSON: {NUMBER}"):
         jobs.append(delivered(dev, f"/hooks/pay{query}", body, headers))
     states = [ended(dev, job)["state"] for job in jobs]
-    cuts = {way: dev.mint("leaky.cut", way) for way in CUTS}
+    loose = ("raw", "killed", "extra", "loose bytes")  # written past us, read apart
+    cuts = {way: dev.mint("leaky.cut", way) for way in CUTS if way not in loose}
+    for way in loose:  # one after another: what comes late may stand in the log of the run before it
+        cuts[way] = dev.mint("leaky.cut", way)
+        ended(dev, cuts[way])
+        until(lambda way=way: "[redacted]" in read(dev, f"/jobs/{cuts[way]}/logs", JSON))  # type: ignore[misc]
     assert {way: ended(dev, job)["state"] for way, job in cuts.items()} == CUTS
     assert {ended(dev, cuts[way])["error"]["cause"] for way in ("host", "program", "path")} == {
         "wall:network", "wall:processes", "wall:files",
@@ -361,8 +366,6 @@ def test_no_planted_value_is_in_the_bus_a_log_or_a_page(dev: Node) -> None:
     expected = {"return": "done", "result": "done", "cancel": "cancelled"}
     assert states[: len(WAYS)] == [expected.get(way, "dead") for way in WAYS]
     until(lambda: "past python" in read(dev, f"/jobs/{jobs[0]}/logs", "application/json"))
-    loose = {way: cuts[way] for way in ("raw", "killed", "extra", "loose bytes")}  # written past us, read apart
-    until(lambda: not [way for way, job in loose.items() if "[redacted]" not in read(dev, f"/jobs/{job}/logs", JSON)])
     seen = looked_at(dev, [*jobs, *cuts.values()])
     assert seen.count("said: [redacted] [redacted]") >= len(WAYS)
     assert "in two [redacted] parts" in seen

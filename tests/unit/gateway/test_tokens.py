@@ -151,7 +151,9 @@ async def test_a_schedule_of_ones_own_takes_the_right_to_invoke(closed: Rig) -> 
 async def test_a_revoked_token_is_out_at_once_on_every_gateway_with_its_sessions(server: Valkey) -> None:
     async with serving(server, token="s3cret") as one, serving(server, token="another") as two:
         token = await made(one, "ci", "read")
-        assert (await two.http.get("/jobs", headers=bearer(token))).status_code == 200
+        async with asyncio.timeout(10):  # two hears of it
+            while (await two.http.get("/jobs", headers=bearer(token))).status_code != 200:
+                await asyncio.sleep(0.005)
         session = await two.http.post("/login", data={"token": token})
         assert session.status_code == 303
         assert (await two.http.get("/jobs")).status_code == 200
