@@ -13,7 +13,9 @@ from echod.bus import Bus
 from echod.errors import BusAway
 from valkey import Server, running
 
-SLOW = ("--key-load-delay", "3000")  # µs for each command of the file
+SLOW = ("--key-load-delay", "300")  # µs for each command of the file; it looks at its clients every 1,024 of them
+FILLED = 200_000  # commands in the file: a minute of loading, if the test did not end it
+FILL = "for n = 1, tonumber(ARGV[1]) do redis.call('SET', 'filler', n) end"
 
 
 async def test_a_loading_server_is_away_until_it_has_loaded_and_then_has_every_job() -> None:
@@ -22,8 +24,7 @@ async def test_a_loading_server_is_away_until_it_has_loaded_and_then_has_every_j
         try:
             await bus.join("NODloading")
             ids = await mint(bus, count=3)
-            for number in range(1500):
-                server.command("SET", f"filler:{number}", "x")
+            server.command("EVAL", FILL, "0", str(FILLED))
             server.stop()
             starting = asyncio.create_task(asyncio.to_thread(server.start))
             await loading(server)
@@ -32,6 +33,7 @@ async def test_a_loading_server_is_away_until_it_has_loaded_and_then_has_every_j
             with pytest.raises(BusAway):
                 await bus.stats(["f"])
             assert b"LOADING" in str(server.command("PING")).encode()  # it was loading still while we asked
+            server.command("CONFIG", "SET", "key-load-delay", "0")
             await starting
             async with asyncio.timeout(10):
                 while not bus.connected:
