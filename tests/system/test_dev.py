@@ -316,6 +316,12 @@ def test_roles_alone_meet_on_the_bus(node: Start, tmp_path: Path) -> None:
     until(lambda: "sandbox  standard" in worker.said())
     assert gateway.call("m.f") == 1
     until(lambda: len(gateway.get("/nodes")["nodes"]) == 3)
+    refused = gateway.cli("deploy", str(gateway.folder))
+    assert refused.returncode == 2
+    assert f"serves the folder {owner.folder}" in refused.stderr
+    version = gateway.get("/versions")
+    assert not version["takes_deploys"]
+    assert gateway.ask("POST", f"/versions/{version['versions'][0]['id']}/activate")[0] == 409
     assert worker.end() == 0
 
 

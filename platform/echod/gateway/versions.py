@@ -1,6 +1,7 @@
 """Versions: the list with what each changed, POST /deploy, and the way back to one that is stored.
 
-What is done with an archive, and the switch, are the node's part; a node that serves a folder takes neither.
+What is done with an archive, and the switch, are the node's part; where one serves a folder as it is, none on its bus
+takes either: it would no longer serve what lies there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from echod.errors import Refused
 from echod.gateway.desk import Deploys, Desk, answer, shown
 from echod.gateway.plans import plan_view
 from echod.gateway.problems import Problem
-from echod.gateway.views import View, instant
+from echod.gateway.views import View, instant, node_view
 from echod.model.ids import VersionId
 from echod.policy.plan import Deployed, planned
 from echofn.manifest import Manifest
@@ -41,12 +42,13 @@ async def index(desk: Desk, request: Request) -> Response:
         }
         for (version, ms), manifest, last in zip(known, manifests, before, strict=True)
     ]
-    return shown(desk, request, "versions", {"versions": rows, "takes_deploys": not isinstance(desk.deploys, str)})
+    takes_deploys = not isinstance(await _deploys(desk), str)
+    return shown(desk, request, "versions", {"versions": rows, "takes_deploys": takes_deploys})
 
 
 async def deploy(desk: Desk, request: Request) -> Response:
     """POST /deploy: hand the archive over as it comes. Refused whole, with file and line, if anything is broken."""
-    deploys = _deploys(desk)
+    deploys = await _taking(desk)
     only_plan = _only_plan(request)
     return answer(_view(await deploys.deployed(_parts(request), only_plan=only_plan)))
 
@@ -64,7 +66,7 @@ async def _parts(request: Request) -> AsyncIterator[bytes]:
 async def activate(desk: Desk, request: Request) -> Response:
     """POST /versions/{id}/activate: switch to a version that is stored."""
     version = VersionId(request.path_params["id"])
-    return answer(_view(await _deploys(desk).activated(version, only_plan=_only_plan(request))))
+    return answer(_view(await (await _taking(desk)).activated(version, only_plan=_only_plan(request))))
 
 
 async def periods(desk: Desk, name: str) -> list[View]:
@@ -85,9 +87,25 @@ async def periods(desk: Desk, name: str) -> list[View]:
     return found[:_PERIODS]
 
 
-def _deploys(desk: Desk) -> Deploys:
+async def _taking(desk: Desk) -> Deploys:
+    deploys = await _deploys(desk)
+    if isinstance(deploys, str):
+        raise Problem("no-deploys", deploys)
+    return deploys
+
+
+async def _deploys(desk: Desk) -> Deploys | str:
+    """Who takes them, or why nobody does: this node serves a folder, or another one of the bus that is alive."""
     if isinstance(desk.deploys, str):
-        raise Problem("no-deploys", desk.deploys)
+        return desk.deploys
+    for row in await desk.bus.nodes():
+        node = node_view(row)
+        if node.get("folder"):
+            where = f"node {row.id} (`echod {node['verb']}` on {node['host']})"
+            return (
+                f"{where} serves the folder {node['folder']} as it is; "
+                "change it there, or stop that node (one that was killed counts for up to a minute) and deploy again"
+            )
     return desk.deploys
 
 

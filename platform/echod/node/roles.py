@@ -167,6 +167,7 @@ class Roles:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "sandbox": parts.walls.level,
+            "folder": str(parts.folder) if parts.folder else None,
         }
         return msgspec.msgpack.encode(about)
 
