@@ -25,6 +25,7 @@ LOGIN_LIMIT = "30/m"  # of everybody: guesses
 OFF = "off"
 _STRANGERS_BYTES = 64 * 1024 * 1024  # of bodies on their way whose senders showed no token; apart, so that they keep
 _CALLERS_BYTES = 256 * 1024 * 1024  # nobody out who showed one
+_ARCHIVES = 4  # of deploys at once: each is held whole, packed and unpacked, until it is switched to
 _MOST_BUCKETS = 16_384
 _LONGEST_PATH = 200
 
@@ -260,6 +261,7 @@ class Intake:
         self.crowd = Crowd()
         self.strangers = Bodies(_STRANGERS_BYTES)
         self.callers = Bodies(_CALLERS_BYTES)
+        self.archives = asyncio.Semaphore(_ARCHIVES)
 
     def turned_away(self, unread_s: float | None) -> Problem | None:
         """Count a request, which lay in the kernel for so long; `busy` where there is no room for it."""

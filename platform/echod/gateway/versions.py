@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from echod.errors import Refused
 from echod.gateway.desk import Deploys, Desk, answer, shown
+from echod.gateway.limits import busy
 from echod.gateway.plans import plan_view
 from echod.gateway.problems import Problem
 from echod.gateway.views import View, instant, node_view
@@ -50,7 +51,10 @@ async def deploy(desk: Desk, request: Request) -> Response:
     """POST /deploy: hand the archive over as it comes. Refused whole, with file and line, if anything is broken."""
     deploys = await _taking(desk)
     only_plan = _only_plan(request)
-    return answer(_view(await deploys.deployed(_parts(request), only_plan=only_plan)))
+    if desk.intake.archives.locked():
+        raise busy("expected fewer deploys at once")
+    async with desk.intake.archives:
+        return answer(_view(await deploys.deployed(_parts(request), only_plan=only_plan)))
 
 
 async def _parts(request: Request) -> AsyncIterator[bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import get_args
 
 import httpx
@@ -295,6 +295,33 @@ DONE = Deployed(
         limits=(Option("shop.pack", "timeout_ms", 60_000, 30_000),),
     ),
 )
+
+
+async def test_more_than_four_deploys_at_once_are_told_to_come_again(server: Valkey) -> None:
+    node = Node(DONE)
+    async with serving(server, deploys=node) as rig:
+        rest = asyncio.Event()
+        begun: asyncio.Queue[None] = asyncio.Queue()
+
+        async def archive() -> AsyncIterator[bytes]:
+            yield b"begun, "
+            await rest.wait()
+            yield b"whole"
+
+        async def deployed(body: AsyncIterable[bytes], *, only_plan: bool = False) -> Deployed:
+            begun.put_nowait(None)
+            return await Node.deployed(node, body, only_plan=only_plan)
+
+        node.deployed = deployed
+        under_way = [asyncio.create_task(rig.http.post("/deploy", content=archive())) for _ in range(4)]
+        for _ in under_way:
+            await begun.get()
+        refused = await rig.http.post("/deploy", content=b"x")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        rest.set()
+        assert [answer.status_code for answer in await asyncio.gather(*under_way)] == [200] * 4
+        assert node.asked == [(b"begun, whole", False)] * 4
+        assert (await rig.http.post("/deploy", content=b"x")).status_code == 200
 
 
 async def test_a_deploy_gets_the_whole_archive_and_its_answer_is_sent(server: Valkey) -> None:
