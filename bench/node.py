@@ -42,6 +42,11 @@ class Node:
         self.url = url
         self.place = place  # for what a benchmark writes
 
+    @property
+    def socket(self) -> Path:
+        """Of the embedded server."""
+        return self.place / "state" / "valkey.sock"
+
     def cpu_s(self) -> float:
         """CPU seconds of the node and every process below it, embedded server included."""
         total = 0.0
@@ -74,7 +79,7 @@ async def running(*, deploys: bool = False) -> AsyncIterator[Node]:
     )
     bus: Bus | None = None
     try:
-        bus = await _connected(state / "valkey.sock", process, place / "log", port, needs_version=not deploys)
+        bus = await _connected(place / "state" / "valkey.sock", process, place / "log", port, needs_version=not deploys)
         yield Node(process, bus, f"http://127.0.0.1:{port}", place)
     finally:
         if bus:

@@ -41,6 +41,28 @@ with socket.socket(socket.AF_UNIX) as server:
 """
 
 
+class Pings:
+    """PING by a client of its own, again and again for as long as the block lasts: how long each took."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.took_ms: list[float] = []
+
+    async def __aenter__(self) -> Pings:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _PING, str(self._path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        out, _ = await self._process.communicate(b"")
+        self.took_ms = sorted(map(float, out.split()))
+
+    def __str__(self) -> str:
+        p99 = self.took_ms[int(len(self.took_ms) * 0.99)]
+        return f"p50 {statistics.median(self.took_ms):.2f}, p99 {p99:.2f}, max {self.took_ms[-1]:.2f} ms"
+
+
 @asynccontextmanager
 async def bare() -> AsyncIterator[tuple[Bus, Path]]:
     """A server as `dev` embeds it, without a node, and its socket."""
@@ -106,17 +128,10 @@ async def promote() -> str:
         while (left_ms := due_ms - bus.clock.now_ms()) > -50:
             await asyncio.sleep(min(max(left_ms / 1000, 0.01), 10))
             await bus.beat(pump=False)
-        pings = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _PING, str(path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        began, promoted, answer = time.perf_counter(), 0, await bus.tick(queue)
-        while promoted < MANY:
-            promoted += answer.promoted
-            answer = await bus.tick(queue)
-        took = time.perf_counter() - began
-        out, _ = await pings.communicate(b"")
-        waits = sorted(map(float, out.split()))
-        p99 = waits[int(len(waits) * 0.99)]
-        return (
-            f"{MANY / took:,.0f} jobs/s; PING p50 {statistics.median(waits):.2f}, p99 {p99:.2f}, max {waits[-1]:.2f} ms"
-        )
+        async with Pings(path) as pings:
+            began, promoted, answer = time.perf_counter(), 0, await bus.tick(queue)
+            while promoted < MANY:
+                promoted += answer.promoted
+                answer = await bus.tick(queue)
+            took = time.perf_counter() - began
+        return f"{MANY / took:,.0f} jobs/s; PING {pings}"

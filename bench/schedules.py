@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 
 import msgspec
 
 from bench.node import TOKEN, Node
+from bench.scale import Pings, server_us
 from echod.bus import Bus
 from echod.cli.client import Client
 from echod.deploy.snapshot import taken
@@ -35,18 +35,22 @@ async def schedules(node: Node) -> str:
     if (left_s := (due_ms - bus.clock.now_ms()) / 1000) < 2:
         raise SystemExit(f"expected to register {FUNCTIONS * EACH:,} schedules in {FILL_S} s; raise FILL_S")
     await asyncio.sleep(left_s - 1)
-    pings_ms = await _pinged(bus, queues)
+    before_us, before_s = await server_us(bus), node.cpu_s()
+    async with Pings(node.socket) as pings:
+        while sum(stats.pending for stats in (await bus.stats(queues)).values()) < FUNCTIONS * EACH:
+            await asyncio.sleep(0.25)
+    server_s, cpu_s = (await server_us(bus) - before_us) / 1e6, node.cpu_s() - before_s
     jobs = [job for queue in queues for job in await _jobs(bus, queue)]
     lates = [float(job.minted_ms - due_ms) for job in jobs]
     once = Counter(job.occurrence.recurrence for job in jobs if job.occurrence)
     if set(once.values()) != {1} or len(once) != FUNCTIONS * EACH:
         raise SystemExit(f"expected {FUNCTIONS * EACH:,} schedules minted once each, got {Counter(once.values())}")
-    ordered, pings = sorted(lates), sorted(pings_ms)
+    ordered = sorted(lates)
     rate = len(lates) / max(ordered[-1], 1) * 1000
     return (
         f"{len(lates):,} minted once each, {rate:,.0f}/s; late p50 {_part(ordered, 0.5):,.0f} ms, "
-        f"p99 {_part(ordered, 0.99):,.0f} ms; PING of another client p50 {_part(pings, 0.5):.2f} ms, "
-        f"p99 {_part(pings, 0.99):.2f} ms, max {pings[-1]:.2f} ms"
+        f"p99 {_part(ordered, 0.99):,.0f} ms; {server_s:.1f} s of CPU of the server, {cpu_s - server_s:.1f} s of the "
+        f"node; PING of another client {pings}"
     )
 
 
@@ -78,19 +82,6 @@ async def _register(bus: Bus, queues: list[str], due_ms: int) -> None:
             )
 
     await asyncio.gather(*(one(queue, number) for queue in queues for number in range(EACH)))
-
-
-async def _pinged(bus: Bus, queues: list[str]) -> list[float]:
-    """PING again and again until all are minted; how long each took, in ms."""
-    took: list[float] = []
-    while True:
-        for _ in range(200):
-            began = time.perf_counter()
-            await bus.link.command("PING")
-            took.append((time.perf_counter() - began) * 1000)
-            await asyncio.sleep(0.002)
-        if sum(stats.pending for stats in (await bus.stats(queues)).values()) >= FUNCTIONS * EACH:
-            return took
 
 
 async def _jobs(bus: Bus, queue: str) -> list[Job]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
 
+import msgspec
 import pytest
 
 from audit import audit
 from doing import claim_one, counted
 from echod.bus import Bus
 from echod.bus.answers import Occurred, RecurrenceRow
+from echod.bus.occurring import CALL_OCCURRENCES
+from echod.errors import Refused
 from echod.model.ids import VersionId
 from echofn.manifest import Policy
 from valkey import Server
@@ -34,6 +38,12 @@ async def occur(bus: Bus, due_ms: int, revision: int = 1, next_ms: int | None = 
     return await bus.occur(
         "f", "r", revision, due_ms, next_ms=due_ms + 1000 if next_ms is None else next_ms, job=bus.new_job_id()
     )
+
+
+async def calls(bus: Bus) -> int:
+    """How many scripts the server has run."""
+    stats = (await bus.link.command("INFO", "commandstats")).decode()
+    return int(stats.split("cmdstat_evalsha:calls=")[1].split(",")[0])
 
 
 async def test_a_recurrence_is_created_then_the_same_then_changed(bus: Bus) -> None:
@@ -126,6 +136,87 @@ async def test_a_stale_question_mints_nothing(bus: Bus, server: Server, wrong: s
     )
     assert answer == Occurred("stale")
     assert audit(server, "f").rows == {}
+
+
+async def test_many_occurrences_of_one_call_have_each_its_own_verdict(bus: Bus, server: Server) -> None:
+    for name in ("a", "b", "c", "damaged", "changed"):
+        await bus.recur("f", name, rule="x", tz="UTC", trigger=b"", payload=b"\x05", next_ms=FIRST_MS, generation=1)
+    server.command("HSET", "emq:{f}:repeat:damaged", "recent", b"\xc1")
+    before = await calls(bus)
+
+    def ask(name: str, step: int = 0, revision: int = 1, **more: object) -> Awaitable[Occurred]:
+        due_ms = FIRST_MS + step * 1000
+        fields: dict[str, object] = {"job": bus.new_job_id(), **more}
+        return bus.occur("f", name, revision, due_ms, next_ms=due_ms + 1000, **fields)  # type: ignore[arg-type]
+
+    answers = await asyncio.gather(
+        ask("a"),
+        ask("damaged"),
+        ask("a", 1),
+        ask("a"),
+        ask("b", job=None, drop="missed", dropped=3),
+        ask("changed", revision=2),
+        ask("nobody"),
+        ask("c"),
+    )
+    assert [answer.outcome for answer in answers] == [
+        "minted",
+        "unreadable",
+        "minted",
+        "already",
+        "dropped",
+        "stale",
+        "stale",
+        "minted",
+    ]
+    assert answers[3].id == answers[0].id
+    assert await calls(bus) - before == 1
+    assert len(audit(server, "f").rows) == 3
+    assert {row.name: row.due_ms for row in await bus.recurrences("f")} == {
+        "a": FIRST_MS + 2000,
+        "b": FIRST_MS + 1000,
+        "c": FIRST_MS + 1000,
+        "changed": FIRST_MS,
+        "damaged": FIRST_MS,
+    }
+    assert (await counted(bus, "minted"), await counted(bus, "missed")) == (3, 3)
+
+
+async def test_a_call_of_occurrences_is_bounded_and_takes_effect_once_when_it_is_sent_again(bus: Bus) -> None:
+    names = [f"r{number}" for number in range(CALL_OCCURRENCES + 1)]
+    for name in names:
+        await bus.recur("f", name, rule="x", tz="UTC", trigger=b"", payload=b"\x05", next_ms=FIRST_MS, generation=1)
+
+    async def settled() -> list[Occurred]:
+        asked = [bus.occur("f", each, 1, FIRST_MS, next_ms=None, job=bus.new_job_id()) for each in names]
+        return await asyncio.gather(*asked)
+
+    before = await calls(bus)
+    first = await settled()
+    assert await calls(bus) - before == 2
+    assert {answer.outcome for answer in first} == {"minted"}
+    assert await settled() == [Occurred("already", answer.id) for answer in first]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        5,
+        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1],  # at_ms
+        ["s", "1", FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1, FIRST_MS],
+        ["s", 1, FIRST_MS, 0.5, "JOB00000000009", "-", False, "missed", 1, FIRST_MS],
+        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", False, False, "missed", 1, FIRST_MS],
+        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "last", 1, FIRST_MS],
+    ],
+    ids=["no list", "short", "revision", "next", "lane", "drop"],
+)
+async def test_a_malformed_occurrence_settles_none_of_its_call(bus: Bus, server: Server, wrong: object) -> None:
+    await write(bus)
+    good = ["r", 1, FIRST_MS, FIRST_MS + 1000, str(bus.new_job_id()), "-", False, "missed", 1, FIRST_MS]
+    with pytest.raises(Refused, match=r"MALFORMED occurrence 2: .* none was settled"):
+        await bus.run("occur", "f", occurrences=msgspec.msgpack.encode([good, wrong]))
+    assert audit(server, "f").rows == {}
+    assert (await row(bus)).next_ms == FIRST_MS
 
 
 async def test_a_drop_advances_with_a_counted_reason(bus: Bus, server: Server) -> None:

@@ -120,7 +120,14 @@ async def test_a_damaged_row_is_parked_and_the_others_go_on(node: Node, server: 
     assert {row.name: row.error for row in await node.bus.recurrences("shop.tick")}["revision"] == ""
 
 
-DAMAGED = {"revision": ("rev", b"\xff"), "due": ("next", b"soon"), "trigger": ("trigger", b"\x81\xa4type\xa4cron")}
+DAMAGED = {
+    "revision": ("rev", b"\xff"),
+    "due": ("next", b"soon"),
+    "trigger": ("trigger", b"\x81\xa4type\xa4cron"),
+    "recent": ("recent", b"\xc1"),
+    "jobs": ("jobs", b"\x05"),
+    "counter": ("missed", b"many"),
+}
 
 
 async def test_schedules_due_at_one_instant_are_minted_once_each_though_one_of_two_pumps_is_killed(

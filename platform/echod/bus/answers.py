@@ -12,6 +12,7 @@ from echod.policy.recurring import Standing, restored
 from echofn.manifest import Recurring
 
 Blocked = Literal["empty", "paused", "capped", "full"]
+Outcome = Literal["minted", "already", "dropped", "stale", "unreadable"]
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):
@@ -67,10 +68,10 @@ class Occurred(msgspec.Struct, frozen=True):
     """What became of one due instant.
 
     `already`: it had its outcome; `id` is its job where it has one and is remembered. `dropped`: counted as what the
-    caller said, or, where it brought a job, as skipped by the rule's overlap.
+    caller said, or, where it brought a job, as skipped by the rule's overlap. `unreadable`: the stored row is damaged.
     """
 
-    outcome: Literal["minted", "already", "dropped", "stale"]
+    outcome: Outcome
     id: JobId | None = None
 
 

@@ -25,6 +25,7 @@ from echod.bus.logs import Logs
 from echod.bus.minting import Minting
 from echod.bus.news import News
 from echod.bus.nodes import Nodes
+from echod.bus.occurring import Occurring
 from echod.bus.operating import Operating
 from echod.bus.park import Park
 from echod.bus.reading import Reading
@@ -56,7 +57,7 @@ def check_kind(info: Mapping[str, str]) -> None:
         raise BusUnfit("expected the server that keeps the jobs, got a Sentinel; give the primary's address")
 
 
-class Bus(Minting, Working, Logs, Nodes, Operating, Bulk, Versions, Tokens, Reading, Driving):
+class Bus(Minting, Occurring, Working, Logs, Nodes, Operating, Bulk, Versions, Tokens, Reading, Driving):
     """See the module. Made by `Bus.open`."""
 
     def __init__(self, address: addresses.Address, app: str, *, driven: bool = False) -> None:

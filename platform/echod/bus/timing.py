@@ -1,4 +1,4 @@
-"""Time: the tick of a queue, recurrences, and their occurrences.
+"""Time: the tick of a queue, and recurrences.
 
 The bus decides when; these only carry the question.
 """
@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-from echod.bus.answers import DueOccurrence, Filled, Occurred, RecurrenceRow, TickAnswer
+from echod.bus.answers import DueOccurrence, Filled, RecurrenceRow, TickAnswer
 from echod.bus.clock import monotonic_ms
 from echod.bus.core import Core
 from echod.bus.keys import escape
@@ -22,12 +22,6 @@ TICK_LIMIT = 200
 BACKFILL_LIMIT = 200
 Written = Literal["same", "created", "changed", "older", "taken"]
 Removed = Literal["removed", "absent", "older", "taken"]
-_OUTCOMES: dict[int, Literal["minted", "already", "dropped", "stale"]] = {
-    1: "minted",
-    2: "already",
-    3: "dropped",
-    4: "stale",
-}
 
 
 def roll() -> float:
@@ -36,7 +30,7 @@ def roll() -> float:
 
 
 class Timing(Core):
-    """tick, occur, recur, unrecur, a recurrence's states, and what is minted of it by hand."""
+    """tick, recur, unrecur, a recurrence's states, and what is minted of it by hand."""
 
     async def tick(self, queue: str) -> TickAnswer:
         """One bounded turn of a queue: promoted, recovered, its due recurrences and its next event."""
@@ -61,44 +55,6 @@ class Timing(Core):
         return DueOccurrence(
             await self.name_of(queue.decode()), name.decode("utf-8", "surrogatepass"), int(revision), int(due_ms)
         )
-
-    async def occur(
-        self,
-        queue: str,
-        name: str,
-        revision: int,
-        due_ms: int,
-        *,
-        next_ms: int | None,
-        job: JobId | None,
-        lane: str = NO_LANE,
-        drop: Literal["missed", "skipped"] | None = None,
-        dropped: int = 0,
-        at_ms: int | None = None,
-    ) -> Occurred:
-        """Settle the due instant `due_ms`, once: mint `job` by the stored rule, or drop it (`dropped` dues in all).
-
-        `at_ms`: when the job itself is due, where the rule has a jitter. With a `job`, "dropped" is the rule's overlap.
-        """
-        key, original = lane_key(lane)
-        code, *rest = await self.run(
-            "occur",
-            queue,
-            name=utf8(name),
-            revision=revision,
-            due_ms=due_ms,
-            next_ms="" if next_ms is None else next_ms,
-            id=job or "",
-            lane=key,
-            lane_name=utf8(original),
-            drop=drop or "missed",
-            dropped=dropped or 1,
-            at_ms=due_ms if at_ms is None else at_ms,
-        )
-        id = JobId(rest[0].decode()) if rest and rest[0] else None
-        if id:
-            self.remember_place(id, queue)
-        return Occurred(_OUTCOMES[code], id)
 
     async def recur(
         self,
@@ -210,11 +166,19 @@ class Timing(Core):
                 self.remember_place(owner, queue)
         return filled
 
-    async def recurrences(self, queue: str | None = None, *, gone: bool = False) -> list[RecurrenceRow]:
-        """Stored recurrences, of one queue or of all; with `gone` those too that the active version lacks."""
-        queues = await self.queues() if queue is None else [queue]
-        names = await self.link.commands([("SMEMBERS", f"{self.base(each)}rules") for each in queues])
-        wanted = [(each, name) for each, found in zip(queues, names, strict=True) for name in sorted(found)]
+    async def recurrences(
+        self, queue: str | None = None, *, gone: bool = False, names: Sequence[str] | None = None
+    ) -> list[RecurrenceRow]:
+        """Stored recurrences, of one queue (or of its `names` only) or of all.
+
+        With `gone` those too that the active version lacks.
+        """
+        if queue is not None and names is not None:
+            wanted = [(queue, utf8(name)) for name in names]
+        else:
+            queues = await self.queues() if queue is None else [queue]
+            members = await self.link.commands([("SMEMBERS", f"{self.base(each)}rules") for each in queues])
+            wanted = [(each, name) for each, found in zip(queues, members, strict=True) for name in sorted(found)]
         rows = await self.link.commands(
             [("HGETALL", self.base(each).encode() + b"repeat:" + name) for each, name in wanted]
         )

@@ -6,14 +6,14 @@ and however often. A rule that cannot be read or has no next instant is parked w
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
-from typing import Literal
 
 import msgspec
 
 from echod import log
 from echod.bus import Bus
-from echod.bus.answers import DueOccurrence
+from echod.bus.answers import DueOccurrence, Outcome
 from echod.errors import BusFull, Refused
 from echod.model.job import NO_LANE
 from echod.policy import catchup, jitter, places
@@ -25,6 +25,7 @@ from echofn.manifest import Recurring
 _log = log.get("pump")
 _payload = msgspec.msgpack.Decoder().decode
 FULL_RETRY_MS = 1_000
+UNREADABLE = "its row cannot be read; deploy or register it again"  # as lua/include/recover.lua says
 RETRY_MS = 100  # after an answer that we did not expect: no hot loop, whatever the bus holds
 
 
@@ -52,12 +53,13 @@ class Occurrences:
         self._rules.clear()
 
     async def know(self, dues: list[DueOccurrence]) -> None:
-        """Read the rows of recurrences that are due in a revision we have not seen, a queue at a time."""
-        unknown = {
-            due.queue for due in dues if self._triggers.get((due.queue, due.recurrence), (-1,))[0] != due.revision
-        }
-        for queue in sorted(unknown):
-            for row in await self._bus.recurrences(queue):
+        """Read the rows of recurrences that are due in a revision we have not seen."""
+        unknown: dict[str, list[str]] = {}
+        for due in dues:
+            if self._triggers.get((due.queue, due.recurrence), (-1,))[0] != due.revision:
+                unknown.setdefault(due.queue, []).append(due.recurrence)
+        for queue, names in unknown.items():
+            for row in await self._bus.recurrences(queue, names=names):
                 self._triggers[queue, row.name] = (row.revision, row.policy)
 
     async def settle(self, due: DueOccurrence, now_ms: int) -> Settled:
@@ -83,24 +85,19 @@ class Occurrences:
         self, due: DueOccurrence, trigger: Recurring, plan: catchup.Plan, lane: str, now_ms: int
     ) -> Settled:
         instants = (*plan.mint, plan.next_ms)
-        minted = missed = skipped = 0
-        if plan.drop:
-            if not await self._drop(due, plan.drop, instants[0]):
-                return Settled(RETRY_MS)
-            missed = plan.drop
-        for instant_ms, next_ms in pairwise(instants):
-            outcome = await self._occur(due, trigger, instant_ms, next_ms, lane)
-            if outcome == "stale":
-                return Settled(RETRY_MS, minted, missed, skipped)
-            minted += outcome == "minted"
-            skipped += outcome == "dropped"  # its overlap's doing
-        if not plan.drop and not plan.mint:
+        if plan.drop and not await self._drop(due, plan.drop, instants[0]):
             return Settled(RETRY_MS)
-        return Settled(0 if plan.more else max(plan.next_ms - now_ms, 0), minted, missed, skipped)
+        outcomes = await asyncio.gather(
+            *(self._occur(due, trigger, instant_ms, next_ms, lane) for instant_ms, next_ms in pairwise(instants))
+        )
+        if "unreadable" in outcomes:
+            return await self._park(due, UNREADABLE)
+        minted, skipped = outcomes.count("minted"), outcomes.count("dropped")  # by its overlap
+        if "stale" in outcomes or not (plan.drop or plan.mint):
+            return Settled(RETRY_MS, minted, plan.drop, skipped)
+        return Settled(0 if plan.more else max(plan.next_ms - now_ms, 0), minted, plan.drop, skipped)
 
-    async def _occur(
-        self, due: DueOccurrence, trigger: Recurring, instant_ms: int, next_ms: int, lane: str
-    ) -> Literal["minted", "already", "dropped", "stale"]:
+    async def _occur(self, due: DueOccurrence, trigger: Recurring, instant_ms: int, next_ms: int, lane: str) -> Outcome:
         occurred = await self._bus.occur(
             due.queue,
             due.recurrence,
@@ -125,6 +122,8 @@ class Occurrences:
             drop="missed",
             dropped=count,
         )
+        if occurred.outcome == "unreadable":
+            await self._park(due, UNREADABLE)
         if occurred.outcome == "dropped":
             _log.warning("occurrence.missed", queue=due.queue, recurrence=due.recurrence, count=count)
         return occurred.outcome == "dropped"

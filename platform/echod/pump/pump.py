@@ -27,7 +27,7 @@ from echod.registry.registry import Registry
 _log = log.get("pump")
 
 TICKS_AT_ONCE = 32
-OCCURRENCES_AT_ONCE = 64
+OCCURRENCES_AT_ONCE = 256
 FULL_PAUSE_S = 5.0
 
 

@@ -1,69 +1,103 @@
--- Settle one occurrence, once: mint its job (or drop it with a counted reason) and advance the recurrence to its next due.
+-- Settle occurrences, each once: mint its job (or drop it with a counted reason) and advance its recurrence to the next due.
 -- KEYS    job: repeat repeat:
--- ARGV    name revision due_ms next_ms id lane lane_name drop dropped at_ms
--- RETURNS [1, id] minted | [2, id or ''] already, with the job of that due | [3] dropped, by the caller or by its overlap | [4] stale: ask tick again
+-- ARGV    occurrences
+-- RETURNS [per occurrence: [1, id] minted | [2, id or ''] already, with the job of that due | [3] dropped, by the caller or by its overlap | [4] stale: ask tick again | [5] unreadable: its row is damaged]
+-- ERRORS  MALFORMED an occurrence is not as below; none of them is settled
 -- INCLUDE time counters news ring bell close rows cancel overlap birth
--- `next_ms` is '' when nothing follows. `id` is '' for a drop; `drop` is then missed or skipped, `dropped` how many dues.
--- `at_ms`: when the job itself is due, later than its instant by the rule's jitter.
-local key = repeat_key(q, name)
-local rule = redis.call('HMGET', key, 'rev', 'next', 'payload', 'recent', 'paused', 'prio', 'last', 'gone', 'ov', 'jobs')
-if not rule[1] then return {4} end
-local recent, known = rule[4] and cmsgpack.unpack(rule[4]) or {}, nil
-for _, pair in ipairs(recent) do
-  if pair[1] == due_ms then known = pair[2] end
-end
-if rule[1] ~= revision or rule[2] ~= due_ms or rule[5] or rule[8] then return known and {2, known} or {4} end
+-- `occurrences` is msgpack, a hundred or so, in order: [recurrence, revision, due_ms, next_ms or false: nothing follows, id or
+-- false: a drop, lane, lane as written or false, missed or skipped: which a drop is, of how many dues, at_ms]. `at_ms`: when
+-- the job itself is due, later than its instant by the rule's jitter.
+local function is_whole(value) return type(value) == 'number' and value % 1 == 0 and math.abs(value) <= NEVER_MS end
 
-local function advance()
-  if next_ms == '' then
-    redis.call('ZREM', q['repeat'], name)
-    redis.call('HDEL', key, 'next')
-  else
-    redis.call('ZADD', q['repeat'], next_ms, name)
-    redis.call('HSET', key, 'next', next_ms)
+local function is_text(value, or_false) return type(value) == 'string' or (or_false and value == false) end
+
+local function is_well_formed(one)
+  return type(one) == 'table' and is_text(one[1]) and is_whole(one[2]) and is_whole(one[3])
+    and (one[4] == false or is_whole(one[4])) and is_text(one[5], true) and is_text(one[6]) and is_text(one[7], true)
+    and (one[8] == 'missed' or one[8] == 'skipped') and is_whole(one[9]) and is_whole(one[10])
+end
+
+local wanted = cmsgpack.unpack(occurrences)
+for i, one in ipairs(wanted) do
+  if not is_well_formed(one) then
+    return redis.error_reply('MALFORMED occurrence ' .. i .. ': expected it as the header says; none was settled')
   end
 end
--- A rule that was changed from a `last` which moved on meanwhile asks again for what had its outcome: on, or that due would
--- stay for ever.
-if known or (rule[7] and tonumber(due_ms) <= tonumber(rule[7])) then
-  advance()
-  return {2, known or ''}
-end
-if id ~= '' and redis.call('EXISTS', job_key(q, id)) == 1 then
-  advance()
-  return {2, id}
+
+-- What a row remembers: nil where that cannot be read. Nothing may break off here: the others have been written.
+local function remembered(packed)
+  if not packed then return {} end
+  local is_read, list = pcall(cmsgpack.unpack, packed)
+  return is_read and type(list) == 'table' and list or nil
 end
 
-local overlap, jobs, behind = rule[9] or 'allow', rule[10] and cmsgpack.unpack(rule[10]) or {}, nil
-if id ~= '' and overlap ~= 'allow' then
-  local open, is_dropped
-  open, jobs = earlier_jobs(q, jobs)
-  is_dropped, behind = overlapping(q, overlap, open)
-  if is_dropped then id, drop, dropped = '', 'skipped', 1 end
+local function advance(name, next_ms)
+  if next_ms then
+    redis.call('ZADD', q['repeat'], next_ms, name)
+    redis.call('HSET', repeat_key(q, name), 'next', next_ms)
+  else
+    redis.call('ZREM', q['repeat'], name)
+    redis.call('HDEL', repeat_key(q, name), 'next')
+  end
 end
 
--- Several dues back, not one: a pump may lag, and its question must still meet the same answer.
-recent[#recent + 1] = {due_ms, id}
-if #recent > 8 then table.remove(recent, 1) end
-redis.call('HSET', key, 'last', due_ms, 'recent', cmsgpack.pack(recent))
-redis.call('HDEL', key, 'err')
-advance()
-if id == '' then
-  redis.call('HINCRBY', key, drop, dropped)
-  count(drop, tonumber(dropped))
-  close(q)
-  return {3}
+local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, drop, dropped, at_ms)
+  local key = repeat_key(q, name)
+  local rule = redis.call('HMGET', key, 'rev', 'next', 'payload', 'recent', 'paused', 'prio', 'last', 'gone', 'ov', 'jobs', 'err', 'missed',
+    'skipped')
+  if not rule[1] then return {4} end
+  local recent, jobs, known = remembered(rule[4]), remembered(rule[10]), nil
+  if not (recent and jobs and rule[3] and is_whole(tonumber(rule[12] or 0)) and is_whole(tonumber(rule[13] or 0))) then return {5} end
+  for _, pair in ipairs(recent) do
+    if tonumber(pair[1]) == due_ms then known = pair[2] end
+  end
+  if tonumber(rule[1]) ~= revision or tonumber(rule[2]) ~= due_ms or rule[5] or rule[8] then return known and {2, known} or {4} end
+  -- A rule that was changed from a `last` which moved on meanwhile asks again for what had its outcome: on, or that due would
+  -- stay for ever.
+  if known or due_ms <= (tonumber(rule[7]) or -1) then
+    advance(name, next_ms)
+    return {2, known or ''}
+  end
+  if id and redis.call('EXISTS', job_key(q, id)) == 1 then
+    advance(name, next_ms)
+    return {2, id}
+  end
+
+  local overlap, behind = rule[9] or 'allow', nil
+  if id and overlap ~= 'allow' then
+    local open, is_dropped
+    open, jobs = earlier_jobs(q, jobs)
+    is_dropped, behind = overlapping(q, overlap, open)
+    if is_dropped then id, drop, dropped = false, 'skipped', 1 end
+  end
+
+  -- Several dues back, not one: a pump may lag, and its question must still meet the same answer.
+  recent[#recent + 1] = {due_ms, id or ''}
+  if #recent > 8 then table.remove(recent, 1) end
+  if id then
+    jobs[#jobs + 1] = id
+    if #jobs > REMEMBERED then table.remove(jobs, 1) end
+  end
+  redis.call('HSET', key, 'last', due_ms, 'recent', cmsgpack.pack(recent), 'jobs', cmsgpack.pack(jobs))
+  if rule[11] then redis.call('HDEL', key, 'err') end
+  advance(name, next_ms)
+  if not id then
+    redis.call('HINCRBY', key, drop, dropped)
+    count(drop, dropped)
+    return {3}
+  end
+  for _, other in ipairs(behind or {}) do redis.call('HSET', job_key(q, other), 'nx', id) end
+  local fields = {'p', rule[3], 'oc', cmsgpack.pack({name, due_ms, 0})}
+  if lane_name then
+    fields[#fields + 1] = 'ln'
+    fields[#fields + 1] = lane_name
+  end
+  birth(q, id, fields, lane, tonumber(rule[6]) or 0, at_ms, 'at', behind)
+  return {1, id}
 end
-jobs[#jobs + 1] = id
-if #jobs > REMEMBERED then table.remove(jobs, 1) end
-redis.call('HSET', key, 'jobs', cmsgpack.pack(jobs))
-for _, other in ipairs(behind or {}) do redis.call('HSET', job_key(q, other), 'nx', id) end
-local fields = {'p', rule[3], 'oc', cmsgpack.pack({name, tonumber(due_ms), 0})}
-if lane_name ~= '' then
-  fields[#fields + 1] = 'ln'
-  fields[#fields + 1] = lane_name
-end
-birth(q, id, fields, lane, tonumber(rule[6]) or 0, tonumber(at_ms), 'at', behind)
+
+local answers = {}
+for i, one in ipairs(wanted) do answers[i] = settle_one(unpack(one, 1, 10)) end
 file_archived(q)
 close(q)
-return {1, id}
+return answers
