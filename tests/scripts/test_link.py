@@ -226,6 +226,82 @@ async def test_what_a_call_that_ended_as_away_did_reaches_its_claimer_with_the_n
     await bus.close()
 
 
+async def test_verdicts_that_were_taken_are_not_sent_again_though_the_call_after_them_is_away_too(
+    server: Server, proxy: Proxy
+) -> None:
+    """The settle's reply is late, its resend answered, and then the reply to the claim behind it is late."""
+    bus = await joined(proxy.address)
+    ids = await mint(bus, count=3)
+    jobs = await claim(bus, 1)
+    proxy.deaf = True
+    with pytest.raises(BusAway):
+        await bus.settle("f", ME, [done(jobs[0])], count=0, lease_ms=LEASE_MS)
+    proxy.deaf = False
+    proxy.deafens = bus.scripts["claim"].sha
+    with pytest.raises(BusAway):
+        await bus.settle("f", ME, [done(jobs[0])], count=2, lease_ms=LEASE_MS)
+    answer = await bus.settle("f", ME, [done(jobs[0])], count=2, lease_ms=LEASE_MS)
+    assert answer.refused == ()
+    assert [job.id for job in answer.claim.jobs] == ids[1:]
+    assert (await counted(bus, "done"), await counted(bus, "refused")) == (1, 0)
+    await bus.close()
+
+
+@pytest.mark.parametrize("verb", ["recur", "unrecur", "pause", "resume", "park"])
+async def test_a_write_of_a_schedule_whose_reply_is_lost_is_answered_the_same_and_undoes_nothing(
+    server: Server, proxy: Proxy, verb: str
+) -> None:
+    """Sent again after somebody else wrote the opposite, it changes nothing."""
+    bus, other = await joined(proxy.address), await joined(server.address, "NOD2")
+
+    async def recur(by: Bus, queue: str = "f") -> str:
+        return await by.recur(queue, "r", rule="x", tz="UTC", trigger=b"", payload=b"", next_ms=1000, generation=None)
+
+    if verb != "recur":
+        await recur(bus)
+    if verb == "resume":
+        await bus.pause_recurrence("f", "r")
+    calls: dict[str, tuple[Callable[[], Awaitable[object]], Callable[[], Awaitable[object]], object, bytes]] = {
+        "recur": (lambda: recur(bus), lambda: other.unrecur("f", "r", None), "created", b"recur"),
+        "unrecur": (lambda: bus.unrecur("f", "r", None), lambda: recur(other), "removed", b"unrecur"),
+        "pause": (
+            lambda: bus.pause_recurrence("f", "r"),
+            lambda: other.resume_recurrence("f", "r", 2000),
+            True,
+            b"recurrence",
+        ),
+        "resume": (
+            lambda: bus.resume_recurrence("f", "r", 2000),
+            lambda: other.pause_recurrence("f", "r"),
+            "ok",
+            b"recurrence",
+        ),
+        "park": (
+            lambda: bus.park_recurrence("f", "r", 1, "broken"),
+            lambda: other.occur("f", "r", 1, 1000, next_ms=2000, job=other.new_job_id()),
+            True,
+            b"recurrence",
+        ),
+    }
+    call, opposite, expected, script = calls[verb]
+    await recur(other, "g")
+    await other.pause_recurrence("g", "r")
+    await other.unrecur("g", "r", None)  # the scripts are loaded, so that the reply lost is the call's own
+    after: list[object] = []
+
+    async def meanwhile() -> None:
+        await opposite()
+        after.append(server.command("HGETALL", "emq:{f}:repeat:r"))
+
+    proxy.meanwhile = meanwhile
+    proxy.lose_replies_to = bus.scripts[script.decode()].sha
+    assert await call() == expected
+    assert proxy.lost == 1
+    assert server.command("HGETALL", "emq:{f}:repeat:r") == after[0]
+    await bus.close()
+    await other.close()
+
+
 async def test_calls_to_a_frozen_server_are_away_in_under_a_second_and_work_goes_on_after(server: Server) -> None:
     bus = await joined(server.address)
     with server.paused():

@@ -6,6 +6,7 @@ The bus decides when; these only carry the question.
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -27,6 +28,11 @@ Removed = Literal["removed", "absent", "older", "taken"]
 def roll() -> float:
     """One throw for a tick's backoffs."""
     return random.random()
+
+
+def _call() -> str:
+    """Our own word for one call, under which it may be sent again."""
+    return f"call-{secrets.token_urlsafe(9)}"
 
 
 class Timing(Core):
@@ -91,12 +97,14 @@ class Timing(Core):
             lane_name=utf8(original),
             priority=priority,
             overlap=overlap,
+            call=_call(),
         )
         return cast("Written", reply.decode())
 
     async def unrecur(self, queue: str, name: str, generation: int | None) -> Removed:
         """Remove a recurrence; what it minted stays. `generation` as in `recur`."""
-        reply = await self.run("unrecur", queue, name=utf8(name), generation="" if generation is None else generation)
+        of = "" if generation is None else generation
+        reply = await self.run("unrecur", queue, name=utf8(name), generation=of, call=_call())
         return cast("Removed", reply.decode())
 
     async def park_recurrence(self, queue: str, name: str, revision: int, error: str) -> bool:
@@ -133,6 +141,7 @@ class Timing(Core):
             error=utf8(error),
             next_ms="" if next_ms is None else next_ms,
             skipped=skipped,
+            call=_call(),
         )
         return cast('Literal["ok", "unknown", "stale"]', reply.decode())
 

@@ -42,6 +42,7 @@ class _Desk:
         self.sequence = secrets.randbits(40)  # a claimer's id may be used again by a later process
         self.unanswered: _Call | None = None
         self.owed: list[SettleAnswer] = []  # answers that arrived before a call that then failed
+        self.settled: set[Hold] = set()  # by those
         self.broke = False  # the last call failed inside the script: what it had written by then stays written
 
 
@@ -83,9 +84,10 @@ class Working(Core):
         desk = self._desks.setdefault((claimer, queue), _Desk())
         if desk.unanswered is not None:
             settled = desk.unanswered.settled
-            earlier = await self._send_call(queue, desk, desk.unanswered)
-            desk.owed.append(earlier)
-            verdicts = [verdict for verdict in verdicts if verdict.hold not in settled]
+            desk.owed.append(await self._send_call(queue, desk, desk.unanswered))
+            desk.settled |= settled
+        if desk.settled:
+            verdicts = [verdict for verdict in verdicts if verdict.hold not in desk.settled]
         count = max(count - sum(answer.claim.turns for answer in desk.owed), 0)
         if desk.broke and count > 1:
             # What takes jobs and loses them must not take as many again: one, and the others where that goes well.
@@ -101,6 +103,7 @@ class Working(Core):
         for owed in desk.owed:
             answer = _merged(owed, answer)
         desk.owed.clear()
+        desk.settled.clear()
         return answer
 
     def _new_call(

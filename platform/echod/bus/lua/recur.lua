@@ -1,10 +1,12 @@
 -- Write a recurrence, of a generation or of nobody's code: created, changed (its revision grows) or the same.
 -- KEYS    rules repeat repeat: meta
--- ARGV    queue name rule tz trigger payload next_ms generation lane lane_name priority overlap
+-- ARGV    queue name rule tz trigger payload next_ms generation lane lane_name priority overlap call
 -- RETURNS same | created | changed | older (a newer generation wrote this queue) | taken (the name is code's, or not code's)
--- INCLUDE time counters news ring bell close rows birth generation
+-- INCLUDE time counters news ring bell close rows birth generation again
 -- Without a generation it was registered at run time (`own`): no version's convergence changes or removes it.
 -- One that comes back (`gone`) keeps its counts, its pause and its last due, so that a late question meets the same answer.
+local before = answered(q, call)
+if before then return before end
 local is_code = generation ~= ''
 if is_code and is_older(q, generation) then return 'older' end
 local key = repeat_key(q, name)
@@ -38,4 +40,4 @@ elseif not same_rule then
   redis.call('HDEL', key, 'next')
   redis.call('ZREM', q['repeat'], name)
 end
-return old[1] and not is_back and 'changed' or 'created'
+return answer(q, call, old[1] and not is_back and 'changed' or 'created')

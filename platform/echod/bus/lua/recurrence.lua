@@ -1,11 +1,13 @@
 -- Set a recurrence's state: park it with its error, pause it, or resume it at an instant.
 -- KEYS    repeat repeat:
--- ARGV    name action revision error next_ms skipped
+-- ARGV    name action revision error next_ms skipped call
 -- RETURNS ok | unknown | stale
--- INCLUDE time counters news ring bell close
+-- INCLUDE time counters news ring bell close again
 -- park: its due stands, the pump looks again in a minute. pause: out of `repeat`, its due stands. resume: from next_ms ('':
 -- never again), which was computed by the rule of that revision (0: any).
 local PARK_MS = 60000
+local before = answered(q, call)
+if before then return before end
 local key = repeat_key(q, name)
 local rule = redis.call('HMGET', key, 'rev', 'paused', 'gone')
 if not rule[1] or rule[3] then return 'unknown' end
@@ -31,4 +33,4 @@ elseif rule[2] then
   end
 end
 close(q)
-return 'ok'
+return answer(q, call, 'ok')

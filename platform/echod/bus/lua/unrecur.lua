@@ -1,12 +1,14 @@
 -- Remove a recurrence of code, unless a newer generation wrote this queue since, or one of nobody's; jobs it minted stay.
 -- KEYS    rules repeat repeat: meta global.active
--- ARGV    name generation
+-- ARGV    name generation call
 -- RETURNS removed | absent | older | taken (without a generation: it is code's; with one: it is not)
 -- FLAGS   allow-oom
--- INCLUDE time generation
+-- INCLUDE time generation again
 -- What code had stays for a week as `gone`, since the switch that removed it: a rollback goes on from its last due, with no
 -- instant twice and none lost that was due before.
 local FORGET_MS = 7 * 86400000
+local before = answered(q, call)
+if before then return before end
 local is_code = generation ~= ''
 if is_code and is_older(q, generation) then return 'older' end
 local key = repeat_key(q, name)
@@ -17,7 +19,7 @@ if row[3] and (not is_code or tonumber(row[3]) > now - FORGET_MS) then return 'a
 redis.call('ZREM', q['repeat'], name)
 if is_code and row[1] and not row[3] then
   redis.call('HSET', key, 'gone', redis.call('HGET', g.active, 'at') or now)
-  return 'removed'
+  return answer(q, call, 'removed')
 end
 redis.call('SREM', q.rules, name)
-return redis.call('DEL', key) == 1 and not row[3] and 'removed' or 'absent'
+return answer(q, call, redis.call('DEL', key) == 1 and not row[3] and 'removed' or 'absent')
