@@ -372,6 +372,21 @@ async def test_the_morgues_form_redrives_or_deletes_what_it_means(rig: Rig, open
         assert asked == ["Redrive 2 jobs?", "Delete 1 job and their logs? This cannot be undone."]
 
 
+async def test_the_morgues_form_shows_what_it_means_at_an_address_of_its_own(rig: Rig, opened: Opener) -> None:
+    for cause in ("timeout", "error"):
+        await rig.mint("hello.any", 1)
+        await rig.fail("hello.any", Error("E", f"because of {cause}", "", cause))
+    async with opened(base(rig) + "/morgue") as page:
+        await page.get_by_label("Cause").fill("timeout")
+        await page.get_by_role("button", name="Show these").click()
+        await expect(page.locator("[data-dead]")).to_have_count(1)
+        assert "cause=timeout" in page.url
+        await expect(page.get_by_label("Cause")).to_have_value("timeout")
+        await page.get_by_label("Cause").fill("memory")
+        await page.get_by_label("Cause").press("Enter")
+        await expect(page.locator(".empty")).to_contain_text("None matches what you chose")
+
+
 async def test_a_share_is_moved_and_drained_after_a_question(rig: Rig, opened: Opener) -> None:
     for who in ("Al", "Al", "Bo"):
         await rig.mint("shop.pack", {"customer": {"id": who}})

@@ -11,6 +11,7 @@ from audit import audit
 from doing import bury, claim, claim_one, counted, dead, done, hold, mint, settle
 from echod.bus import Bus
 from echod.bus.answers import LogLine
+from echod.bus.bulk import Filter
 from echod.errors import Refused
 from echod.model.ids import JobId, NodeId, VersionId
 from valkey import Server
@@ -114,11 +115,11 @@ async def test_a_list_is_filtered_by_state_and_lane(bus: Bus) -> None:
     dead_id = await bury(bus)
     await mint(bus)
     (odd,) = await mint(bus, lane="Ümlaut")
-    found, _ = await bus.jobs("f", states=["dead"])
+    found, _ = await bus.jobs("f", Filter(("dead",)))
     assert [job.id for job in found] == [dead_id]
-    found, _ = await bus.jobs("f", lane="Ümlaut")
+    found, _ = await bus.jobs("f", Filter(lane="Ümlaut"))
     assert [(job.id, job.lane) for job in found] == [(odd, "Ümlaut")]
-    found, _ = await bus.jobs("f", states=["done", "cancelled"])
+    found, _ = await bus.jobs("f", Filter(("done", "cancelled")))
     assert found == []
 
 

@@ -14,6 +14,7 @@ import msgspec
 from echod.bus.core import Core
 from echod.bus.keys import escape
 from echod.bus.rows import STATE_LETTERS, lane_key, pack, utf8
+from echod.bus.wire import Argument
 from echod.model.ids import JobId
 from echod.model.job import State
 
@@ -22,9 +23,12 @@ SCAN = 2000  # entries that a call looks at
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which jobs are meant. `states` lie in one place where they can: ended ones, or a lane's pending ones."""
+    """Which jobs are meant. `states` lie in one place where they can: ended ones, or a lane's pending ones.
 
-    states: tuple[State, ...]
+    Without states, in a list, in any.
+    """
+
+    states: tuple[State, ...] = ()
     lane: str | None = None
     cause: str = ""  # of the error; `wall` means every `wall:…`
     match: str = ""  # text in the error: its type, message or traceback, in any case
@@ -48,6 +52,18 @@ class Redriven(msgspec.Struct, frozen=True):
     refused: tuple[tuple[JobId, JobId], ...] = ()
 
 
+def filter_arguments(wanted: Filter) -> dict[str, Argument]:
+    """A filter as pick.lua and jobs.lua read it."""
+    return {
+        "states": "".join(STATE_LETTERS[state] for state in wanted.states),
+        "lane": "" if wanted.lane is None else escape(wanted.lane),
+        "cause": utf8(wanted.cause),
+        "match": utf8(wanted.match),
+        "older_ms": "" if wanted.older_ms is None else wanted.older_ms,
+        "newer_ms": "" if wanted.newer_ms is None else wanted.newer_ms,
+    }
+
+
 class Bulk(Core):
     """pick, drain, move, purge, redrive."""
 
@@ -56,12 +72,7 @@ class Bulk(Core):
         now_ms, bound, ids, after = await self.run(
             "pick",
             queue,
-            states="".join(STATE_LETTERS[state] for state in wanted.states),
-            lane="" if wanted.lane is None else escape(wanted.lane),
-            cause=utf8(wanted.cause),
-            match=utf8(wanted.match),
-            older_ms="" if wanted.older_ms is None else wanted.older_ms,
-            newer_ms="" if wanted.newer_ms is None else wanted.newer_ms,
+            **filter_arguments(wanted),
             upto=upto,
             cursor=cursor,
             limit=limit,

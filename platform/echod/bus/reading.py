@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from echod.bus.answers import LaneRow, Limits, Metrics, MinutePoint, QueueStats
+from echod.bus.bulk import Filter, filter_arguments
 from echod.bus.core import Core
-from echod.bus.keys import escape
-from echod.bus.rows import STATE_LETTERS, job
+from echod.bus.rows import job
 from echod.errors import BusAway, BusError
-from echod.model.job import Job, State
+from echod.model.job import Job
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MINUTES_KEPT_MS = 2 * HOUR_MS
@@ -29,6 +29,7 @@ _LANE_SET = {ord("w"): "weight", ord("p"): "paused", ord("c"): "concurrency", or
 _paths = msgspec.msgpack.Decoder(tuple[str, ...])
 _HISTOGRAMS = {"D": "duration", "W": "wait", "L": "late"}
 Counts = dict[str, int]
+ANY = Filter()
 
 
 class Reading(Core):
@@ -61,27 +62,14 @@ class Reading(Core):
         return None
 
     async def jobs(
-        self,
-        queue: str,
-        *,
-        states: Sequence[State] | None = None,
-        lane: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
+        self, queue: str, wanted: Filter = ANY, *, limit: int = 50, cursor: str | None = None
     ) -> tuple[list[Job], str | None]:
         """Records without payload and result, newest first, and where to go on (None: that was all).
 
         A call looks at a bounded stretch, so a page may be short although there is more: go on while there is a cursor.
         """
-        letters = "".join(STATE_LETTERS[state] for state in states or ())
         found, after = await self.run(
-            "jobs",
-            queue,
-            states=letters,
-            lane="" if lane is None else escape(lane),
-            before=cursor or "",
-            limit=limit,
-            scan=SCAN,
+            "jobs", queue, **filter_arguments(wanted), before=cursor or "", limit=limit, scan=SCAN
         )
         jobs = [
             job(id.decode(), {name: value for name, value in zip(_BRIEF, row, strict=True) if value is not None}, queue)

@@ -16,7 +16,7 @@ from echod.cli.options import asks, print_json, print_table
 from echod.errors import Refused
 
 F = TypeVar("F", bound=Callable[..., object])
-FILTERS = ("function", "cause", "match", "older", "newer")
+FILTERS = ("function", "lane", "cause", "match", "older", "newer")
 REFUSED = 2  # exit code where some of the jobs were
 
 _lane = click.option("--lane", help="Only of this lane; `-` is the one without a name.")
@@ -26,12 +26,13 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 def _filtered(command: F) -> F:
-    """By error and age."""
+    """By lane, error and age."""
     for option in (
         click.option("--newer", metavar="DURATION", help="Only what ended at most so long ago, as 30m."),
         click.option("--older", metavar="DURATION", help="Only what ended at least so long ago, as 1h."),
         click.option("--match", metavar="TEXT", help="Only with this in the error: its type, message or traceback."),
         click.option("--cause", metavar="CAUSE", help="Only of this cause, as timeout, memory, or wall for wall:…"),
+        _lane,
     ):
         command = option(command)
     return command
@@ -160,12 +161,16 @@ def purge(
 
 @click.command()
 @click.option("--function", metavar="NAME", help="Only jobs of this function.")
+@_filtered
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 200))
 @click.option("--cursor", help="Go on where the last list ended.")
 @asks
-def morgue(function: str | None, limit: int, cursor: str | None, url: str | None, as_json: bool) -> None:
-    """List the jobs that failed for good, newest first, with why."""
-    page = Client(url).get("/morgue", function=function, limit=limit, cursor=cursor)
+def morgue(limit: int, cursor: str | None, url: str | None, as_json: bool, **wanted: str | None) -> None:
+    """List the jobs that failed for good, newest first, with why.
+
+    The same filter as `redrive` and `purge` take, to see what it means before.
+    """
+    page = Client(url).get("/morgue", **wanted, limit=limit, cursor=cursor)
     if as_json:
         print_json(page)
         return

@@ -18,34 +18,25 @@ from starlette.responses import Response
 from echod.bus.bulk import Filter, Picked
 from echod.errors import UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened
-from echod.gateway.jobs import found, once, one_of
-from echod.gateway.logs import LONGEST_GREP, SINCE_PATTERN
+from echod.gateway.jobs import found
 from echod.gateway.problems import Problem
+from echod.gateway.query import filtered, once, one_of
 from echod.gateway.shapes import Count, JobText
 from echod.gateway.views import View
-from echod.model.job import State
-from echofn.units import duration_ms, rate
+from echofn.units import rate
 
 PARTS = 8  # calls to the bus that pick and change, per request
 RATE_PATTERN = r"^([1-9][0-9]{0,5}/([1-9][0-9]{0,3})?(s|m|h))?$"
 CURSOR_PATTERN = (
     r"^([0-9]{1,14}\.[0-9]{1,9}\.(-|[0-9]{1,14}|JOB[0-9A-Za-z]{11})\.(-?[0-9]{1,14}:JOB[0-9A-Za-z]{11})?\..*)?$"
 )
-LONGEST_CAUSE = 100
 End = Literal["done", "dead", "cancelled"]
 ENDS: tuple[End, ...] = get_args(End)
 Cursor = str | None
 
-_DURATION = re.compile(SINCE_PATTERN, re.ASCII)
 _RATE = re.compile(RATE_PATTERN, re.ASCII)
 _CURSOR = re.compile(CURSOR_PATTERN, re.ASCII | re.DOTALL)
 _TEXT: View = {"type": "string"}
-FILTER: Mapping[str, View] = {
-    "cause": {"type": "string", "maxLength": LONGEST_CAUSE},
-    "match": {"type": "string", "maxLength": LONGEST_GREP},
-    "older": {"type": "string", "pattern": SINCE_PATTERN},
-    "newer": {"type": "string", "pattern": SINCE_PATTERN},
-}
 SWEEP: Mapping[str, View] = {
     "dry_run": {"enum": ["0", "1"]},
     "cursor": {"type": "string", "pattern": CURSOR_PATTERN},
@@ -176,13 +167,13 @@ async def _purged(desk: Desk, request: Request, queues: Sequence[str], name: str
         nonlocal purged
         purged += len(await desk.bus.purge(queue, picked.ids, [state]))
 
-    matched, cursor = await _sweep(desk, request, queues, _filter(request, (state,)), act)
+    matched, cursor = await _sweep(desk, request, queues, filtered(request, (state,)), act)
     return answer(Purged(name, state, matched, purged, cursor))
 
 
 async def redrive(desk: Desk, request: Request) -> Response:
-    """POST /morgue/redrive?function=&cause=&match=&older=&newer=&rate=10/s: dead jobs run again."""
-    (queues, _), wanted, spread = await _queues(desk, request), _filter(request, ("dead",)), _rate(request)
+    """POST /morgue/redrive?function=&lane=&cause=&match=&older=&newer=&rate=10/s: dead jobs run again."""
+    (queues, _), wanted, spread = await _queues(desk, request), filtered(request, ("dead",)), _rate(request)
     redriven, refused = 0, list[Refused]()
 
     async def act(queue: str, picked: Picked, place: _Place) -> None:
@@ -258,32 +249,6 @@ async def _known(desk: Desk, name: str) -> str:
 def _waiting(request: Request) -> Filter:
     scheduled = one_of(request, "scheduled", ("0", "1")) == "1"
     return Filter(("pending", "scheduled") if scheduled else ("pending",), lane=once(request, "lane"))
-
-
-def _filter(request: Request, states: tuple[State, ...]) -> Filter:
-    return Filter(
-        states,
-        cause=_text(request, "cause", LONGEST_CAUSE),
-        match=_text(request, "match", LONGEST_GREP),
-        older_ms=_age_ms(request, "older"),
-        newer_ms=_age_ms(request, "newer"),
-    )
-
-
-def _text(request: Request, name: str, longest: int) -> str:
-    text = once(request, name) or ""
-    if len(text) > longest:
-        raise Problem("invalid-parameter", f"{name}: expected at most {longest} characters, got {len(text)}")
-    return text
-
-
-def _age_ms(request: Request, name: str) -> int | None:
-    text = once(request, name)
-    if text is None:
-        return None
-    if not _DURATION.fullmatch(text):
-        raise Problem("invalid-parameter", f"{name}: expected a duration such as 30s, 15m, 1h, got {shortened(text)!r}")
-    return duration_ms(text)
 
 
 def _rate(request: Request) -> tuple[int, int] | None:

@@ -9,13 +9,14 @@ from typing import cast
 from starlette.requests import Request
 from starlette.responses import Response
 
+from echod.bus.bulk import Filter
 from echod.gateway import figures
 from echod.gateway.desk import Desk, answer, shown
 from echod.gateway.instants import preview
-from echod.gateway.jobs import number
 from echod.gateway.lanes import lanes_of, limits_view
 from echod.gateway.listing import listed
 from echod.gateway.overview import NOTHING, Watch, entry
+from echod.gateway.query import number
 from echod.gateway.versions import periods
 from echod.gateway.views import View, brief_view, schedule_view
 from echofn.manifest import Function
@@ -59,7 +60,7 @@ async def _view(desk: Desk, function: Function, window_s: int) -> View:
     stats, rows, (recent, _), lanes, ran, measured = await asyncio.gather(
         bus.stats([name]),
         bus.recurrences(name),
-        listed(bus, [name], None, None, _RECENT, ""),
+        listed(bus, [name], Filter(), _RECENT, ""),
         lanes_of(bus, [function]),
         periods(desk, name),
         asyncio.gather(*(bus.metrics(name, seconds * 1000) for seconds in (window_s, HOUR_S, *WINDOWS_S))),

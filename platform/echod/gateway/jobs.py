@@ -9,6 +9,7 @@ from typing import cast, get_args
 from starlette.requests import Request
 from starlette.responses import Response
 
+from echod.bus.bulk import Filter
 from echod.bus.waiting import ENDED
 from echod.errors import BusError, UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened, shown, wants_page
@@ -16,6 +17,7 @@ from echod.gateway.guard import withdrawn
 from echod.gateway.invoke import ended_within
 from echod.gateway.listing import listed
 from echod.gateway.problems import Problem
+from echod.gateway.query import FILTER, filtered, number, once, one_of
 from echod.gateway.sse import MEDIA_TYPE, PING_S, Event, pausing, streamed
 from echod.gateway.views import View, brief_view, job_view, log_view
 from echod.gateway.wishes import wait_seconds
@@ -51,13 +53,14 @@ async def show(desk: Desk, request: Request) -> Response:
 
 async def index(desk: Desk, request: Request) -> Response:
     """GET /jobs: newest first, in all states unless filtered."""
-    state = one_of(request, "state", STATES)
-    return await _list(desk, request, "jobs", cast("State | None", state))
+    state = cast("State | None", one_of(request, "state", STATES))
+    wanted = Filter((state,) if state else (), lane=once(request, "lane"))
+    return await _list(desk, request, "jobs", wanted)
 
 
 async def morgue(desk: Desk, request: Request) -> Response:
-    """GET /morgue: the dead, newest first."""
-    return await _list(desk, request, "morgue", "dead")
+    """GET /morgue?function=&lane=&cause=&match=&older=&newer=: the dead, newest first."""
+    return await _list(desk, request, "morgue", filtered(request, ("dead",)))
 
 
 async def logs(desk: Desk, request: Request) -> Response:
@@ -110,47 +113,20 @@ async def found(desk: Desk, request: Request) -> Job:
     return job
 
 
-def one_of(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:
-    """A query parameter out of a closed set; None when it was not given."""
-    text = once(request, name)
-    if text is not None and text not in allowed:
-        raise Problem("invalid-parameter", f"{name}: expected one of {', '.join(allowed)}, got {shortened(text)!r}")
-    return text
-
-
-def once(request: Request, name: str) -> str | None:
-    """A query parameter that may be given once; None when it was not, or is empty."""
-    texts = request.query_params.getlist(name)
-    if len(texts) > 1:
-        raise Problem("invalid-parameter", f"{name}: expected it once, got it {len(texts)} times")
-    return texts[0] if texts and texts[0] else None
-
-
-def number(request: Request, name: str, default: int, lowest: int, highest: int) -> int:
-    """A whole query parameter within bounds."""
-    text = once(request, name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) < 12 and lowest <= int(text) <= highest):
-        raise Problem("invalid-parameter", f"{name}: expected {lowest} to {highest}, got {shortened(text)!r}")
-    return int(text)
-
-
-async def _list(desk: Desk, request: Request, page: str, state: State | None) -> Response:
+async def _list(desk: Desk, request: Request, page: str, wanted: Filter) -> Response:
     limit = number(request, "limit", 50, 1, MOST)
-    lane = request.query_params.get("lane") or None
-    function = request.query_params.get("function") or None
+    function = once(request, "function")
     queues = await desk.bus.queues()
     names = sorted({*desk.registry.names(), *queues})
     if function is not None and function not in names:
         raise UnknownFunction.near(function, names)
-    cursor = request.query_params.get("cursor", "")
     queues = [function] if function is not None else queues
-    found, rest = await listed(desk.bus, queues, state, lane, limit, cursor)
+    found, rest = await listed(desk.bus, queues, wanted, limit, once(request, "cursor") or "")
     views = [{**brief_view(job), "orphaned": _is_orphaned(desk, job)} for job in found]
     view: View = {"jobs": views, "cursor": rest}
     if wants_page(request):
-        view |= {"filter": {"function": function, "state": state, "lane": lane}, "names": names}
+        asked = {name: once(request, name) for name in ("function", "state", *FILTER)}
+        view |= {"filter": asked, "names": names}
     return shown(desk, request, page, view)
 
 

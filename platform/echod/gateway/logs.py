@@ -20,16 +20,13 @@ from echod.bus.answers import Entry, Writer
 from echod.errors import BusError, UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened
 from echod.gateway.guard import withdrawn
-from echod.gateway.jobs import number, once
 from echod.gateway.problems import Problem
+from echod.gateway.query import LONGEST_TEXT, age_ms, number, one_of, text
 from echod.gateway.sse import MEDIA_TYPE, PING_S, Event, pausing, streamed
 from echod.gateway.views import View, log_view
 from echod.model.ids import JobId
-from echofn.units import duration_ms
 
-MOST_LINES, LONGEST_GREP = 1000, 200
-SINCE_PATTERN = "^([1-9][0-9]{0,4}(ms|s|m|h)|[1-9][0-9]{0,3}d|[1-9][0-9]{0,2}w)?$"
-_SINCE = re.compile(SINCE_PATTERN, re.ASCII)
+MOST_LINES = 1000
 _MOST_LOOKED, _MOST_BYTES = 50_000, 8 * 1024 * 1024  # of lines looked at; of text in one answer
 _TRIP_JOBS, _TRIP_LINES = 8, 200
 _LAST = 2**64 - 1  # the last entry of a millisecond
@@ -67,15 +64,11 @@ async def logs(desk: Desk, request: Request) -> Response:
 
 
 def _wanted(request: Request) -> Wanted:
-    since, failed, grep = once(request, "since"), once(request, "failed"), once(request, "grep") or ""
-    if failed not in {None, "0", "1"}:
-        raise Problem("invalid-parameter", f"failed: expected 0 or 1, got {shortened(failed or '')!r}")
-    if len(grep) > LONGEST_GREP:
-        raise Problem("invalid-parameter", f"grep: expected at most {LONGEST_GREP} characters, got {len(grep)}")
-    if since is not None and not _SINCE.fullmatch(since):
-        raise Problem("invalid-parameter", f"since: expected a duration such as 30s, 15m, 1h, got {shortened(since)!r}")
     return Wanted(
-        None if since is None else duration_ms(since), failed == "1", grep, number(request, "limit", 200, 1, MOST_LINES)
+        age_ms(request, "since"),
+        one_of(request, "failed", ("0", "1")) == "1",
+        text(request, "grep", LONGEST_TEXT),
+        number(request, "limit", 200, 1, MOST_LINES),
     )
 
 

@@ -20,7 +20,8 @@ from echod.gateway import bulk, clock, lanes, orders, shapes, tokens
 from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
-from echod.gateway.logs import LONGEST_GREP, MOST_LINES, SINCE_PATTERN
+from echod.gateway.logs import MOST_LINES
+from echod.gateway.query import FILTER, LONGEST_TEXT, SINCE_PATTERN
 from echod.gateway.schedules import Window
 from echod.gateway.views import View
 from echod.registry.schedules import Wanted
@@ -61,7 +62,7 @@ _LIST: Mapping[str, View] = {
 _LOGS: Mapping[str, View] = {
     "since": {"type": "string", "pattern": SINCE_PATTERN},
     "failed": {"enum": ["0", "1"]},
-    "grep": {"type": "string", "maxLength": LONGEST_GREP},
+    "grep": {"type": "string", "maxLength": LONGEST_TEXT},
     "limit": {"type": "integer", "minimum": 1, "maximum": MOST_LINES},
 }
 _NAME: View = {"type": "string", "minLength": 1}
@@ -73,7 +74,7 @@ _TARGET: Mapping[str, View] = {"to": _NAME}
 _LANES: Mapping[str, View] = {"lane": _NAME, **_TARGET}
 _MOVING: Mapping[str, View] = {name: schema for name, schema in bulk.WAITING.items() if name != "lane"}
 _ENDS: Mapping[str, View] = {"state": {"enum": list(bulk.ENDS)}}
-_SWEEP: Mapping[str, View] = {**bulk.FILTER, **bulk.SWEEP}
+_SWEEP: Mapping[str, View] = {**FILTER, **bulk.SWEEP}
 _DEAD: Mapping[str, View] = {**_WHERE, **_SWEEP}
 _REDRIVING: Mapping[str, View] = {**_DEAD, "rate": bulk.RATE}
 
@@ -108,7 +109,7 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("POST", "/schedules/{id}/pause"): Shape("Pause a schedule", {200: shapes.SchedulePaused}),
     ("POST", "/schedules/{id}/resume"): Shape("Resume a schedule", {200: shapes.SchedulePaused}),
     ("GET", "/lanes"): Shape("Lanes", {200: shapes.Lanes}, {"function": _TEXT}),
-    ("GET", "/morgue"): Shape("Dead jobs", {200: shapes.Jobs}, _LIST),
+    ("GET", "/morgue"): Shape("Dead jobs", {200: shapes.Jobs}, {**_LIST, **FILTER}),
     ("POST", "/morgue/redrive"): Shape("Run dead jobs again", {200: bulk.RedrivenJobs}, _REDRIVING),
     ("POST", "/morgue/purge"): Shape("Delete dead jobs", {200: bulk.Purged}, _DEAD),
     ("GET", "/versions"): Shape("Versions", {200: shapes.Versions}),

@@ -112,3 +112,12 @@ def test_the_morgue_is_listed_with_its_reasons(gateway: Gateway, capsys: pytest.
     gateway.says("GET", "/morgue?limit=20", {"jobs": [job], "cursor": None})
     assert run(["morgue"]) == 0
     assert "ValueError: no such table" in capsys.readouterr().out
+
+
+def test_the_morgue_is_asked_with_the_filter_of_a_redrive(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
+    query = "function=shop.pack&lane=Bo&cause=wall&match=no+route&older=1h&newer=2d&limit=20"
+    gateway.says("GET", f"/morgue?{query}", {"jobs": [], "cursor": ONE})
+    options = [part for pair in (each.split("=") for each in query.split("&")) for part in (f"--{pair[0]}", pair[1])]
+    assert run(["morgue", *(option.replace("+", " ") for option in options)]) == 0
+    told = capsys.readouterr()
+    assert ("no dead jobs" in told.err, f"more: --cursor {ONE}" in told.err) == (True, True)

@@ -12,11 +12,12 @@ import httpx
 import msgspec
 import pytest
 
+from doing import mint
 from echod.bus.answers import LogLine
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Done, Error
 from echofn.manifest import CronTrigger, QueueTrigger
-from unit.gateway.kit import FUNCTIONS, Rig, function, hold, publish, until
+from unit.gateway.kit import FUNCTIONS, Rig, Valkey, function, hold, publish, until
 
 ODD_IDS = [
     "x",
@@ -214,6 +215,64 @@ async def test_the_morgue_lists_the_dead_with_their_errors(rig: Rig) -> None:
     await rig.mint("hello.any", 2)
     [job] = (await rig.http.get("/morgue")).json()["jobs"]
     assert (job["id"], job["error"]["cause"]) == (dead.id, "timeout")
+
+
+async def test_the_morgue_is_read_by_what_a_redrive_takes(rig: Rig, server: Valkey) -> None:
+    async def fail(name: str, payload: object, error: Error) -> str:
+        await rig.mint(name, payload)
+        return (await rig.fail(name, error)).id
+
+    old = await fail("hello.any", 1, Error("OSError", "disk is FULL", "", "error"))
+    server.clock.advance(3_600_000)
+    wall = await fail("hello.any", 2, Error("OSError", "no route", "", "wall:network"))
+    lane = await fail("shop.pack", {"customer": {"id": "Bo"}}, Error("KeyError", "x", "line 7", "error"))
+    await rig.mint("hello.any", 3)
+    await rig.run("hello.any")
+
+    async def read(**query: str) -> list[str]:
+        answer = await rig.http.get("/morgue", params=query)
+        assert answer.status_code == 200, answer.text
+        return [job["id"] for job in answer.json()["jobs"]]
+
+    assert await read() == [lane, wall, old]
+    assert await read(function="hello.any") == [wall, old]
+    assert await read(lane="Bo") == [lane]
+    assert await read(cause="wall") == [wall]
+    assert await read(match="full") == [old]
+    assert await read(match="LINE 7", lane="Bo") == [lane]
+    assert await read(older="30m") == [old]
+    assert await read(newer="30m") == [lane, wall]
+    assert await read(newer="30m", cause="error", function="hello.any") == []
+    for query in ({"lane": "Bo"}, {"cause": "wall"}, {"match": "full"}, {"older": "30m"}, {"newer": "30m"}):
+        meant = await rig.http.post("/morgue/redrive", params={**query, "dry_run": "1"})
+        assert meant.json()["matched"] == len(await read(**query))
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("older=soon", "older: expected a duration such as 30s"),
+        ("newer=1", "newer: expected a duration such as 30s"),
+        ("older=2h&newer=1h", "older: expected at most what newer says"),
+        (f"cause={'x' * 101}", "cause: expected at most 100 characters"),
+        (f"match={'x' * 201}", "match: expected at most 200 characters"),
+        ("match=a&match=b", "match: expected it once"),
+        ("lane=a&lane=b", "lane: expected it once"),
+        ("limit=0", "limit: expected 1 to 200"),
+        ("cursor=x", "cursor: expected one that a list answered"),
+    ],
+)
+async def test_a_filter_of_the_morgue_that_cannot_be_is_named(rig: Rig, query: str, says: str) -> None:
+    answer = await rig.http.get(f"/morgue?{query}")
+    assert (answer.status_code, says in answer.json()["detail"]) == (422, True), answer.text
+
+
+async def test_a_dead_job_behind_thousands_that_are_not_is_found_by_one_request(rig: Rig) -> None:
+    await rig.mint("hello.any", 1)
+    dead = await rig.fail("hello.any", Error("ValueError", "no"))
+    await mint(rig.bus, "hello.any", 2100)
+    [job] = (await rig.http.get("/morgue")).json()["jobs"]
+    assert job["id"] == dead.id
 
 
 # ---- cancel, redrive ----------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ if upto == '' then
   local last = redis.call('ZRANGE', by_end and place or q.jobs, -1, -1, 'WITHSCORES')
   upto = by_end and text(math.max(now, tonumber(last[2]) or 0)) or last[1] or '-'
 end
-local oldest, youngest = tonumber(newer_ms), tonumber(older_ms)
 
 -- Ids in the order of the server's sets: by their bytes. Lua's own `<` goes by the server's locale.
 local function precedes(one, other)
@@ -55,8 +54,7 @@ local function is_meant(id)
   if not row[1] or not wanted[state] or (lane ~= '' and lane ~= (row[3] or '-')) then return false end
   local has_ended = state == 'd' or state == 'x' or state == 'c'
   if by_end and tonumber(row[5]) > (tonumber(upto) or 0) or not by_end and precedes(upto, id) then return false end
-  local age = now - tonumber(has_ended and row[5] or row[4] or row[1])
-  if youngest and age < youngest or oldest and age > oldest then return false end
+  if not is_of_age(tonumber(has_ended and row[5] or row[4] or row[1]), older_ms, newer_ms) then return false end
   return has_error(state ~= 'd' and row[6], cause, match)
 end
 

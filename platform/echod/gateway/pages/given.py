@@ -262,6 +262,10 @@ class Filter(msgspec.Struct, frozen=True):
     function: str | None = None
     state: str | None = None
     lane: str | None = None
+    cause: str | None = None
+    match: str | None = None
+    older: str | None = None
+    newer: str | None = None
 
 
 class JobsPage(msgspec.Struct, frozen=True):

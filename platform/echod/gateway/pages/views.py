@@ -221,9 +221,14 @@ def waited(one: given.Job) -> float | None:
 
 
 def jobs(page: given.JobsPage, now_ms: float) -> View:
-    asked = {key: value for key, value in msgspec.structs.asdict(page.filter).items() if value}
-    older = "/jobs?" + urlencode({**asked, "cursor": page.cursor}) if page.cursor else None
+    older = _older("/jobs", page)
     return {"title": "Jobs", "jobs": page.jobs, "asked": page.filter, "names": page.names, "older": older}
+
+
+def _older(path: str, page: given.JobsPage) -> str | None:
+    """Where the same list goes on."""
+    asked = {key: value for key, value in msgspec.structs.asdict(page.filter).items() if value}
+    return f"{path}?" + urlencode({**asked, "cursor": page.cursor}) if page.cursor else None
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -244,7 +249,9 @@ def morgue(page: given.JobsPage, now_ms: float) -> View:
         "groups": sorted(listed, key=lambda group: (-len(group.jobs), group.function)),
         "names": page.names or sorted({group.function for group in listed}),
         "causes": sorted({group.cause for group in listed}),
-        "older": "/morgue?" + urlencode({"cursor": page.cursor}) if page.cursor else None,
+        "asked": page.filter,
+        "is_filtered": page.filter != given.Filter(),
+        "older": _older("/morgue", page),
     }
 
 

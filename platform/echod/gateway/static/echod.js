@@ -779,6 +779,7 @@
   /** @param {SubmitEvent} event */
   function onSubmit(event) {
     const form = /** @type {HTMLFormElement} */ (event.target);
+    if (event.submitter && "shows" in event.submitter.dataset) return; // a page of its own
     if ("sweep" in form.dataset && event.submitter) {
       event.preventDefault();
       const button = event.submitter;

@@ -1,5 +1,6 @@
--- Which jobs an operator means by their error: a cause (`wall` means `wall:network` too), and text of it in any case.
+-- Which jobs an operator means: by their error (a cause, `wall` means `wall:network` too; text of it in any case), by their age.
 -- KEYS
+-- INCLUDE time
 local function has_error(packed, cause, match)
   if cause == '' and match == '' then return true end
   if not packed then return false end
@@ -9,4 +10,10 @@ local function has_error(packed, cause, match)
   if match == '' then return true end
   local whole = (told.type or '') .. ': ' .. (told.message or '') .. '\n' .. (told.traceback or '')
   return string.find(string.lower(whole), string.lower(match), 1, true) ~= nil
+end
+
+-- Whether what has been so `since` an instant has been for at least `older_ms`, and at most `newer_ms`; '': any.
+local function is_of_age(since, older_ms, newer_ms)
+  local age, youngest, oldest = now - since, tonumber(older_ms), tonumber(newer_ms)
+  return not (youngest and age < youngest or oldest and age > oldest)
 end
