@@ -77,7 +77,7 @@ class Base:
         except ConnectionError:
             data, descriptors = b"", []
         if not data:
-            self.end()
+            processes.end_with_all()
         try:
             message = decode_to_base(data)
             if isinstance(message, Kill):
@@ -144,13 +144,11 @@ class Base:
         return None if soonest is None else max((soonest - time.monotonic()) * 1000, 0) + 1
 
     def _kill(self, number: int) -> None:
-        """The worker and its whole tree, stopped first: a subreaper's descendants are all below it."""
+        """The worker and its whole tree: a subreaper's descendants are all below it."""
         pid = self._pids.get(number)
         if pid is None:
             return  # ended already
-        os.kill(pid, signal.SIGSTOP)
-        processes.kill_below(pid)
-        os.kill(pid, signal.SIGKILL)
+        processes.kill_tree(pid)
 
     def _reap(self) -> None:
         while True:
@@ -180,33 +178,17 @@ class Base:
         try:
             socket.send_fds(self._control, [encode(message)], [] if descriptor is None else [descriptor])
         except OSError:
-            self.end()
-
-    def end(self, _number: int = 0, _frame: FrameType | None = None) -> NoReturn:
-        """Take everything below along."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        try:
-            processes.kill_all_and_reap(os.getpid())
-        finally:
-            os._exit(0)
+            processes.end_with_all()
 
 
 def keep(base: int, parent: int) -> NoReturn:
     """Outlive the base, however it ends, and take along what it leaves; the same when the parent is gone."""
-
-    def end(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        try:
-            processes.kill_all_and_reap(os.getpid())
-        finally:
-            os._exit(0)
-
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, processes.end_with_all)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     walls.adopt_orphans()
     walls.die_with_parent(signal.SIGTERM, parent)
     os.waitid(os.P_PID, base, os.WEXITED)
-    end()
+    processes.end_with_all()
 
 
 def main(descriptor: int) -> NoReturn:
@@ -221,7 +203,7 @@ def main(descriptor: int) -> NoReturn:
         control.close()
         keep(pid, parent)
     base = Base(control)
-    signal.signal(signal.SIGTERM, base.end)
+    signal.signal(signal.SIGTERM, processes.end_with_all)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getpid() != os.getsid(0):
         os.setsid()  # the terminal's Ctrl-C is the supervisor's to hear
@@ -235,7 +217,7 @@ def main(descriptor: int) -> NoReturn:
         base.serve()
     except BaseException:
         traceback.print_exc()
-    base.end()
+    processes.end_with_all()
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

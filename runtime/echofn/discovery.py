@@ -15,8 +15,6 @@ import signal
 import socket
 import sys
 import time
-from types import FrameType
-from typing import NoReturn
 
 import msgspec
 
@@ -81,9 +79,9 @@ class Keeper:
         if left:
             if not watch.late:
                 _await_end(pid, GRACE_S)  # its channel ended: the process is about to, and its status says how
-            os.kill(pid, signal.SIGSTOP)
-            processes.kill_below(pid)
-        os.kill(pid, signal.SIGKILL)
+            processes.kill_tree(pid)
+        else:
+            os.kill(pid, signal.SIGKILL)
         status = os.waitpid(pid, 0)[1]
         processes.kill_below(parent)
         processes.reap_below(parent)
@@ -113,7 +111,7 @@ class Keeper:
         try:
             self._control.sendall(framed(message))
         except OSError:
-            end()
+            processes.end_with_all()
 
 
 def _await_end(pid: int, limit_s: float) -> None:
@@ -159,7 +157,7 @@ class Watch:
         left_s = self._until - time.monotonic()
         ready = select.select([self._channel, control], [], [], max(left_s, 0))[0]
         if control in ready:
-            end()  # the driver has nothing more to say: it is gone
+            processes.end_with_all()  # the driver has nothing more to say: it is gone
         if self._channel not in ready:
             self.late = True
             return False
@@ -186,21 +184,12 @@ class Watch:
             return Finished()
 
 
-def end(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
-    """Take everything below along."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        processes.kill_all_and_reap(os.getpid())
-    finally:
-        os._exit(0)
-
-
 def main(descriptor: int, sealed: int) -> None:
     control = socket.socket(fileno=descriptor)
     control.set_inheritable(False)
     os.set_inheritable(sealed, False)
     parent = os.getppid()
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, processes.end_with_all)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.getpid() != os.getsid(0):
         os.setsid()
@@ -210,7 +199,7 @@ def main(descriptor: int, sealed: int) -> None:
     header = stream.read(HEADER.size)
     if len(header) == HEADER.size:
         Keeper(control, decode_discover(stream.read(HEADER.unpack(header)[0])), sealed).run()
-    end()
+    processes.end_with_all()
 
 
 if __name__ == "__main__":

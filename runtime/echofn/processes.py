@@ -10,8 +10,10 @@ import os
 import signal
 import time
 from collections.abc import Set
+from types import FrameType
+from typing import NoReturn
 
-_WALL = 0x40000000  # wait(2): also for children made to end without SIGCHLD, as clone(2) can have it
+WALL = 0x40000000  # wait(2): also for children made to end without SIGCHLD, as clone(2) can have it
 _ROUNDS = 100  # a fork bomb is stopped within a few; the bound only keeps a broken /proc from hanging us
 
 
@@ -62,6 +64,15 @@ def children_of_one_thread(pid: int) -> set[int] | None:
     return set(map(int, data.split()))
 
 
+def children_of_main_thread() -> set[int] | None:
+    """This process's children by its main thread, adopted ones among them; None where /proc does not say.
+
+    Read twice, as one that ends meanwhile can hide another.
+    """
+    first, second = children_of_one_thread(os.getpid()), children_of_one_thread(os.getpid())
+    return None if first is None or second is None else first | second
+
+
 def _children_of(pid: int) -> list[int]:
     """By thread, as /proc has them. Raises FileNotFoundError where it has no such file."""
     tasks, found = f"/proc/{pid}/task", list[int]()
@@ -89,6 +100,13 @@ def _parent_of(pid: str) -> int | None:
         return None  # gone in the meantime
 
 
+def kill_tree(root: int) -> None:
+    """SIGKILL a child of this process, which is not waited for yet, and everything below it; it is stopped first."""
+    os.kill(root, signal.SIGSTOP)
+    kill_below(root)
+    os.kill(root, signal.SIGKILL)
+
+
 def kill_below(root: int, spare: Set[int] = frozenset()) -> bool:
     """SIGKILL everything below `root` but the trees of `spare`. True when anything was there.
 
@@ -112,18 +130,27 @@ def reap_below(root: int, spare: Set[int] = frozenset()) -> None:
     while left := descendants(root, spare):
         for pid in left:
             try:
-                os.waitpid(pid, _WALL)
+                os.waitpid(pid, WALL)
             except ChildProcessError:
                 pass  # not a child yet
 
 
-def kill_all_and_reap(root: int) -> None:
+def end_with_all(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
+    """Take everything below this process along, and exit; for a signal's handler, too."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        _kill_all_and_reap()
+    finally:
+        os._exit(0)
+
+
+def _kill_all_and_reap() -> None:
     """Kill everything below this process and wait until nothing is left."""
     pause_s = 0.001
     while True:
-        kill_below(root)
+        kill_below(os.getpid())
         try:
-            while os.waitpid(-1, os.WNOHANG | _WALL)[0]:
+            while os.waitpid(-1, os.WNOHANG | WALL)[0]:
                 pass
         except ChildProcessError:
             return
@@ -134,7 +161,7 @@ def kill_all_and_reap(root: int) -> None:
 def reaped_all() -> bool:
     """Reap this process's dead children; whether none is left."""
     try:
-        while os.waitpid(-1, os.WNOHANG | _WALL)[0]:
+        while os.waitpid(-1, os.WNOHANG | WALL)[0]:
             pass
     except ChildProcessError:
         return True
@@ -144,7 +171,7 @@ def reaped_all() -> bool:
 def has_children() -> bool:
     """Whether this process has any child, dead or alive: one system call, nothing reaped."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _WALL)
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | WALL)
     except ChildProcessError:
         return False
     return True

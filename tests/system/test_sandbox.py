@@ -12,7 +12,7 @@ import pytest
 
 from echofn.walls import trial
 from echofn.walls.privileges import FIRST_UID
-from nodes import TOKEN, Node, Terminal, run
+from nodes import TOKEN, Node, Terminal, alive, run, until
 
 CODE = """
 from echofn import queue
@@ -27,6 +27,30 @@ def names(): return os.path.exists("/etc/passwd")
 @queue(retries=0)
 def unix(): socket.socket(socket.AF_UNIX); return "open"
 """
+# What a handler, or an import, does that leaves two daemons and kills everything above them that could end them.
+ORPHANS = """
+import os, signal, time
+
+def orphan(told, parents):
+    read, write = os.pipe()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.setsid()
+        for _ in range(2):
+            if os.fork() == 0:
+                os.setsid()
+                os.write(write, b"%d " % os.getpid())
+                while True: time.sleep(100)
+        os._exit(0)
+    said = b""
+    while said.count(b" ") < 2: said += os.read(read, 40)
+    with open(told, "wb") as file: file.write(said)
+    above = [os.getppid()]
+    while len(above) < parents:
+        above.append(int(open(f"/proc/{above[-1]}/stat").read().rpartition(")")[2].split()[1]))
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for each in reversed(above): os.kill(each, number)
+"""
 LEVELS = ["minimal", "standard", "strict"]
 
 
@@ -38,6 +62,10 @@ def node(tmp_path: Path) -> Any:
     yield made
     os.umask(umask)
     made.end()
+
+
+def command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def page(node: Node) -> str:
@@ -60,6 +88,31 @@ def test_the_level_that_was_asked_for_is_told_and_holds(node: Node, level: str) 
     assert node.call("m.names") is (level != "strict")
     status, told = node.ask("POST", "/functions/m.unix", None, Prefer="wait=20")
     assert status == (200 if level == "minimal" else 500), told
+
+
+@pytest.mark.parametrize(("verb", "level"), [("dev", "minimal"), ("start", "off")])
+def test_a_daemon_that_kills_keeper_and_base_together_is_ended_by_the_node(
+    node: Node, tmp_path: Path, verb: str, level: str
+) -> None:
+    """And nothing else of the node's is: its server, and the process that waits to import the next save."""
+    told = tmp_path / "pids"
+    run_it = "from echofn import queue\n@queue(retries=0)\ndef leave(payload): orphan(payload, 2)\n"
+    node.save("orphans.py", ORPHANS + run_it)
+    node.start(verb, "--sandbox", level, ECHOD_TOKEN=TOKEN)
+    own = [node.server_pid(), *(pid for pid in node.descendants() if b"echofn.discovery" in command(pid))]
+    node.mint("orphans.leave", str(told))
+    until(lambda: are_gone(told))
+    assert node.call("m.names") is True  # of a new base
+    assert all(map(alive, own))
+    if verb == "dev":
+        told.unlink()
+        node.save("orphans.py", ORPHANS + f"orphan({str(told)!r}, 1)\n")
+        until(lambda: are_gone(told))
+        assert node.call("m.names") is True
+
+
+def are_gone(told: Path) -> bool:
+    return told.exists() and len(pids := told.read_bytes().split()) == 2 and not any(alive(int(pid)) for pid in pids)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--sandbox", "standard"]])

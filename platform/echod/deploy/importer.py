@@ -15,7 +15,7 @@ from io import FileIO
 
 import msgspec
 
-from echod import log
+from echod import kin, log
 from echofn import sealed
 from echofn.discovery_protocol import (
     MAX_ANSWER_BYTES,
@@ -50,12 +50,12 @@ class Importer:
         with theirs, contextlib.ExitStack() as unless_started:
             unless_started.callback(ours.close)
             secrets = unless_started.enter_context(sealed.new())
-            process = await asyncio.create_subprocess_exec(
+            process = await kin.started(asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-B", "-m", "echofn.discovery", str(theirs.fileno()), str(secrets.fileno()),
                 pass_fds=(theirs.fileno(), secrets.fileno()), env=ENVIRONMENT,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,  # what user code prints at import is not the node's to show
-            )  # fmt: skip
+            ))  # fmt: skip
             unless_started.pop_all()
         return cls(process, ours, secrets)
 
@@ -93,7 +93,9 @@ class Importer:
                 writer.close()
 
     async def close(self) -> None:
-        """End the process. Its channel's end is its sign to take everything below it along."""
+        """End the process. Its channel's end is its sign to take everything below it along; an import without walls may
+        have killed it before.
+        """
         self._channel.close()
         self._secrets.close()
         try:
@@ -101,5 +103,7 @@ class Importer:
                 await self._process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()  # not SIGKILL: what runs below it would stay
+                self._process.terminate()  # not SIGKILL: what runs below it would stay a while longer
             await self._process.wait()
+        if strays := await kin.end_strays():
+            _log.warning("strays.ended", pids=strays)

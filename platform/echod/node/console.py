@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import webbrowser
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from urllib.parse import quote, urlsplit
 
@@ -18,6 +20,21 @@ from echod.policy.recurring import restored, rule_of
 
 HELP = "r reload   i invoke   c cron off   o open   q quit"
 
+# Runs beside the node while the browser does, and adopts it: else the node would take it for a stray (`kin`).
+_BROWSE = """
+import os, signal, sys, webbrowser
+from echofn.walls import adopt_orphans
+adopt_orphans()
+signal.signal(signal.SIGINT, lambda *_: None)
+with open(int(sys.argv[2]), "wb") as answer:
+    answer.write(b"1" if webbrowser.open(sys.argv[1]) else b"")
+while True:
+    try:
+        os.wait()
+    except ChildProcessError:
+        break
+"""
+
 
 class Console:
     """The keys of one `dev`."""
@@ -28,6 +45,7 @@ class Console:
         self._url = url
         self._token = token
         self._quit = quit
+        self._browsers: list[subprocess.Popen[bytes]] = []
         self._stilled: list[tuple[str, str]] = []  # schedules that `c` has paused
         self._keys = Keys({"r": self._reload, "i": self._invoke, "c": self._cron, "o": self._open, "q": self._leave})
 
@@ -80,8 +98,17 @@ class Console:
             terminal.say(f"cron: {error}")
 
     async def _open(self) -> None:
-        if not await asyncio.to_thread(webbrowser.open, self._url):
+        if not await asyncio.to_thread(self._browse):
             terminal.say(self._url)
+
+    def _browse(self) -> bool:
+        """Open the page in the user's browser; whether there is one."""
+        reading, writing = os.pipe()
+        command = [sys.executable, "-I", "-B", "-c", _BROWSE, self._url, str(writing)]
+        self._browsers.append(subprocess.Popen(command, pass_fds=[writing]))
+        os.close(writing)
+        with open(reading, "rb") as answer:
+            return answer.read() == b"1"
 
     async def _leave(self) -> None:
         self._quit()

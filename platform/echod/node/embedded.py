@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
-from echod import log
+from echod import kin, log
 from echod.errors import BusAway, Refused
 
 _log = log.get("embedded")
@@ -98,12 +98,12 @@ class Embedded:
         with contextlib.suppress(FileNotFoundError):
             log_file.replace(log_file.with_suffix(".log.1"))
         options = [word for name, value in self._options.items() for word in (f"--{name}", value)]
-        self._process = process = await asyncio.create_subprocess_exec(
+        self._process = process = await kin.started(asyncio.create_subprocess_exec(
             sys.executable, "-I", "-S", "-c", _BECOME_SERVER, str(os.getpid()), str(self._binary), *options,
             start_new_session=True,  # ctrl-c is for the node, which ends the server last
             cwd=self._state, env={"PATH": os.environ.get("PATH", os.defpath), "TZ": "UTC"},
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+        ))  # fmt: skip
         ended = asyncio.ensure_future(process.wait())
         loaded = asyncio.ensure_future(self._loaded(process.pid))
         try:

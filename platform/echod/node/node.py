@@ -2,7 +2,7 @@
 
 How it dies: the first SIGTERM, SIGINT or SIGHUP drains (no new requests, no new claims, running jobs may end), a second
 one releases what runs at once. On SIGKILL the kernel ends its children (embedded server, base, discovery), and the base
-its workers; leases run out and others take over.
+its workers; leases run out and others take over. While it lives, what a killed base leaves falls to it, and is ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import uvloop
 
-from echod import log
+from echod import kin, log
 from echod.bus import Bus
 from echod.bus.address import parse
 from echod.bus.exposed import open_port
@@ -90,6 +90,7 @@ class Node:
     async def run(self) -> int:
         """Come up, serve, go down. 0: told to stop; 1: a part failed."""
         self._starting = asyncio.current_task()
+        kin.adopt()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
         try:

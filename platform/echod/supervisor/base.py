@@ -3,6 +3,7 @@
 The supervisor itself never forks: `create_subprocess_exec` goes through fork and exec in C, from the main thread,
 because the base's parent-death signal is tied to the thread that started it. The base's environment is replaced. What
 is started is its keeper, which ends only after the base and everything below it: then every worker is told at once.
+What is left all the same, where both were killed together, is the node's stray by then (`kin`), and ended here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from echod import log
+from echod import kin, log
 from echod.errors import Refused
 from echofn import frames, processes
 
@@ -120,10 +121,10 @@ class Base:
         try:
             ours.setblocking(False)
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * DATAGRAM_BYTES)
-            process = await asyncio.create_subprocess_exec(
+            process = await kin.started(asyncio.create_subprocess_exec(
                 sys.executable, "-I", "-B", "-m", MODULE, str(theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=ENVIRONMENT, start_new_session=True,
-            )  # fmt: skip
+            ))  # fmt: skip
             theirs.close()
             self.starts += 1
             self._suspected.clear()
@@ -137,6 +138,8 @@ class Base:
             self._disconnect(ours)
             if process is not None:
                 await _end(process)
+                if strays := await kin.end_strays():
+                    _log.warning("strays.ended", pids=strays)
             self._bereave()
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
