@@ -530,7 +530,7 @@ async def half_sent(
 @pytest.mark.parametrize("head", [b"Content-Length: 1000", CHUNKED], ids=["length", "chunked"])
 async def test_bodies_on_their_way_are_bounded_together(rig: Rig, head: bytes) -> None:
     """1,500 connections that stop a few bytes before their end were 1.4 GB."""
-    bodies = rig.desk.intake.callers = Bodies(2000)
+    bodies = rig.desk.intake.callers = Bodies(2000, quiet_s=600)
     async with half_sent(rig, bodies, head), half_sent(rig, bodies, head), half_sent(rig, bodies, head) as third:
         async with wire(rig) as fourth:
             await fourth.send(post(head) + (b"258\r\n" if head == CHUNKED else b"") + b"x" * 600)
@@ -548,6 +548,66 @@ async def test_bodies_on_their_way_are_bounded_together(rig: Rig, head: bytes) -
         async with half_sent(rig, bodies, head):
             assert bodies.size == 1800
     await until(lambda: bodies.size == 0)
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 1000", CHUNKED], ids=["length", "chunked"])
+async def test_the_slowest_body_makes_room_for_the_next(rig: Rig, head: bytes) -> None:
+    """Who stalls gives way, the longest first, and can read why; the others, and who came, go on."""
+    bodies = rig.desk.intake.callers = Bodies(2000, quiet_s=0)
+    end = b"\r\n0\r\n\r\n" if head == CHUNKED else b" " * 400
+    async with (
+        half_sent(rig, bodies, head) as first,
+        half_sent(rig, bodies, head) as second,
+        half_sent(rig, bodies, head, b'"%b"' % (b"x" * 598)) as third,
+        wire(rig) as fourth,
+    ):
+        await fourth.send(post(head) + (b"258\r\n" if head == CHUNKED else b"") + b"1".rjust(600))
+        status, _, body = await first.answer()
+        assert (status, msgspec.json.decode(body)["type"]) == (408, "urn:echod:problem:too-slow")
+        for each in (third, fourth):
+            await each.send(end)
+            assert (await each.answer())[0] == 202
+        assert bodies.size == 600  # the second's: one had to go, not all
+        await second.send(end)
+        assert (await second.answer())[0] == 400
+    assert bodies.size == 0
+
+
+async def test_who_drips_is_slower_than_who_sends(rig: Rig) -> None:
+    """A few bytes now and then are no step: of two bodies the one that came first, and brought more, stays."""
+    bodies = rig.desk.intake.callers = Bodies(40_000, quiet_s=0)
+    head = b"Content-Length: 50000"
+    async with half_sent(rig, bodies, head) as sending, half_sent(rig, bodies, head) as dripping:
+        await sending.send(b"x" * 20_000)
+        await until(lambda: bodies.size == 21_200)
+        await dripping.send(b"x")
+        await until(lambda: bodies.size == 21_201)
+        await sending.send(b"x" * 19_400)
+        assert (await dripping.answer())[0] == 408
+        assert bodies.size == 40_000
+
+
+async def test_a_coded_body_is_415_whichever_header_says_so(rig: Rig) -> None:
+    """At every address: none of them would read it as what it is."""
+    named = [
+        (b"Content-Encoding: gzip",),
+        (b"Content-Encoding: identity", b"Content-Encoding: gzip"),
+        (b"Content-Encoding: gzip", b"Content-Encoding: identity"),
+        (b"Content-Encoding: ", b"content-encoding: br"),
+        (b"Content-Encoding: identity, gzip",),
+        (b"Content-Encoding: identity,,deflate , identity",),
+    ]
+    async with wire(rig) as connection:
+        for path in (b"/functions/hello.any", b"/jobs", b"/functions/hello.any/set", b"/deploy"):
+            for coded in named:
+                await connection.send(post(*coded, b"Content-Length: 2", path=path) + b"{}")
+                status, _, body = await connection.answer()
+                assert status == 415, (path, coded, body)
+                assert "expected a body without Content-Encoding, got" in msgspec.json.decode(body)["detail"]
+        plain = (b"Content-Encoding: identity", b"Content-Encoding: ", b"Content-Encoding: Identity , identity")
+        await connection.send(post(*plain, b"Content-Length: 2") + b"{}")
+        assert (await connection.answer())[0] == 202
+    assert await minted(rig) == 1
 
 
 async def test_a_body_leaves_the_sum_however_it_ends(quick: Rig) -> None:

@@ -9,6 +9,7 @@ Here it is settled who asks and what they may do; which right a route needs is i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
@@ -70,6 +71,7 @@ class Guard:
                 self._intake.check(scope["method"], scope["path"], _client(scope))
                 self._check_host(scope, headers)
                 self._check_origin(headers)
+            _check_coding(headers)
             caller = await self._caller(scope, headers)
             limit = self._larger.get(scope["path"], MAX_BODY_BYTES)
             _check_length(headers, limit)
@@ -179,6 +181,16 @@ def _is_listed(host: tuple[str, int], allowed: Sequence[str]) -> bool:
     return False
 
 
+def _check_coding(headers: Headers) -> None:
+    """Bodies are taken as they come. Several such headers are one list (RFC 9110, section 5.3)."""
+    for listed in headers.getlist("content-encoding"):
+        if any(coding.strip().lower() not in {"", "identity"} for coding in listed.split(",")):
+            got = repr(listed[:40])
+            raise Problem(
+                "unsupported-media-type", f"expected a body without Content-Encoding, got {got}; send it plain"
+            )
+
+
 def _check_length(headers: Headers, limit: int) -> None:
     length = headers.get("content-length", "0")
     if length.isascii() and length.isdecimal() and int(length[:20]) > limit:
@@ -190,12 +202,19 @@ def _has_body(headers: Headers) -> bool:
 
 
 def _bounded(receive: Receive, limit: int, work: Work) -> Receive:
-    """`receive`, which raises once a body is too large, or one of too many; with its last part the work begins."""
+    """`receive`, which raises once a body is too large, one of too many, or the slowest of these; with its last part
+    the work begins.
+    """
     received = 0
 
     async def bounded() -> Message:
         nonlocal received
-        message = await receive()
+        try:
+            message = await receive()
+        except asyncio.CancelledError:
+            if not work.is_shed or (task := asyncio.current_task()) is None or task.uncancel():
+                raise
+            raise Problem("too-slow", "expected the body sooner: there is no room for those that stand still") from None
         if message["type"] == "http.request":
             received += len(message.get("body", b""))
             if received > limit:

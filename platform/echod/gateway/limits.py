@@ -26,6 +26,7 @@ OFF = "off"
 _STRANGERS_BYTES = 64 * 1024 * 1024  # of bodies on their way whose senders showed no token; apart, so that they keep
 _CALLERS_BYTES = 256 * 1024 * 1024  # nobody out who showed one
 _ARCHIVES = 4  # of deploys at once: each is held whole, packed and unpacked, until it is switched to
+_STEP_BYTES = 16 * 1024
 _MOST_BUCKETS = 16_384
 _LONGEST_PATH = 200
 
@@ -183,21 +184,33 @@ class Bodies:
     """The bodies that have come in part, in bytes, and how many they may be together.
 
     Each is bounded by its own limit, those who send them are not: thousands that stop before their end are gigabytes.
+    Where there is no room, the slowest goes: whose last `_STEP_BYTES` came the longest ago, and more than `quiet_s`. So
+    whoever stalls, or drips, keeps nobody out; and none that comes well is cut off for one that comes later.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, quiet_s: float = 2.0) -> None:
+        self._most, self._quiet_s = most, quiet_s
         self.size = 0
+        self._steps: OrderedDict[Work, float] = OrderedDict()  # when each took its last step, the longest ago first
 
-    def grew(self, size_bytes: int) -> None:
-        """So much more. Raises `busy` where there is no room for it."""
-        if self.size + size_bytes > self._most:
-            raise busy("expected fewer bodies on their way at once")
+    def grew(self, work: Work, size_bytes: int) -> None:
+        """So much more of a body. Raises `busy` where there is no room for it."""
+        now_s = asyncio.get_running_loop().time()
+        while self.size + size_bytes > self._most:
+            slowest, since_s = next(iter(self._steps.items()), (work, now_s))
+            if slowest is work or now_s - since_s < self._quiet_s:
+                raise busy("expected fewer bodies on their way at once")
+            slowest.shed()
         self.size += size_bytes
+        has_stepped = work.held_bytes % _STEP_BYTES + size_bytes >= _STEP_BYTES
+        if has_stepped or work not in self._steps:
+            self._steps[work] = now_s
+            self._steps.move_to_end(work)
 
-    def left(self, size_bytes: int) -> None:
-        """So much less."""
-        self.size -= size_bytes
+    def left(self, work: Work) -> None:
+        """It takes no room any more."""
+        self.size -= work.held_bytes
+        self._steps.pop(work, None)
 
 
 class Work:
@@ -206,20 +219,30 @@ class Work:
     Until it has come whole it has one among the bodies instead. One that came at a stroke never needs that.
     """
 
-    __slots__ = ("_among", "_began_s", "_bodies", "_crowd", "_held_bytes")
+    __slots__ = ("_among", "_began_s", "_bodies", "_crowd", "_reader", "held_bytes", "is_shed")
 
     def __init__(self, crowd: Crowd, bodies: Bodies) -> None:
         self._crowd: Crowd | None = crowd
         self._bodies = bodies
-        self._held_bytes = 0
+        self._reader: asyncio.Task[object] | None = None  # who waits for the rest of the body
+        self.held_bytes = 0
+        self.is_shed = False
         self._among = 0
         self._began_s = 0.0
 
     def grew(self, size_bytes: int) -> None:
         """A part of its body came, not the last. Raises `busy` where there is no room for it."""
         if self._crowd is not None:
-            self._bodies.grew(size_bytes)
-            self._held_bytes += size_bytes
+            self._bodies.grew(self, size_bytes)
+            self.held_bytes += size_bytes
+            self._reader = asyncio.current_task()
+
+    def shed(self) -> None:
+        """Give up its body, for others' sake."""
+        self.end()
+        self.is_shed = True
+        if self._reader is not None:
+            self._reader.cancel()  # in its `receive`, which says so
 
     def begin(self) -> None:
         """Take the place, once. Raises `busy` where there is none."""
@@ -240,8 +263,9 @@ class Work:
             crowd.left(self._began_s, asyncio.get_running_loop().time(), self._among)
 
     def _let_go(self) -> None:
-        self._bodies.left(self._held_bytes)
-        self._held_bytes = 0
+        if self.held_bytes:
+            self._bodies.left(self)
+            self.held_bytes = 0
 
 
 def busy(why: str) -> Problem:

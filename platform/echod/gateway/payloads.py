@@ -50,9 +50,6 @@ def payload_of(body: bytes, headers: Mapping[str, str]) -> Payload:
 
 def body_of(body: bytes, headers: Mapping[str, str]) -> tuple[object, bool]:
     """The value in a body, and whether it is JSON; an empty one is None. Raises the problem that it is."""
-    encoding = headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in {"", "identity"}:
-        raise Problem("unsupported-media-type", f"expected a body without Content-Encoding, got {encoding[:40]!r}")
     if not body:
         return None, False
     media_type = _media_type(headers.get("content-type", ""))

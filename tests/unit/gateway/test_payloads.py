@@ -77,11 +77,6 @@ def test_another_media_type_is_415_and_names_those_that_are_taken(content_type: 
     assert len(problem.detail) < 300
 
 
-def test_a_compressed_body_is_415() -> None:
-    assert refused(b"{}", {**JSON, "content-encoding": "gzip"}).status == 415
-    assert payload_of(b"{}", {**JSON, "content-encoding": "identity"}).value == {}
-
-
 @pytest.mark.parametrize(
     ("body", "position", "line", "column"),
     [

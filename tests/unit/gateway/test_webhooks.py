@@ -234,7 +234,7 @@ async def half_sent(rig: Rig, path: str, *headers: str) -> tuple[asyncio.StreamR
 
 async def test_strangers_bodies_are_bounded_together_and_keep_no_caller_out(rig: Rig) -> None:
     intake = rig.desk.intake
-    intake.strangers = Bodies(10_000)
+    intake.strangers = Bodies(10_000, quiet_s=600)
     _, held = await half_sent(rig, "/hooks/gh")
     await until(lambda: intake.strangers.size == 9000)
     reader, refused = await half_sent(rig, "/hooks/gh")
