@@ -174,7 +174,8 @@ if TYPE_CHECKING:
         workers: fewest and most processes on each node; as many as it has CPUs
         priority: lower runs first within its lane
         unique: at most one job per value of this path, or per payload (True), for as long as `until` says
-        until: "done", "started", or a time from the mint on
+        until: how long a unique key holds, this one's or a caller's own: until "done", "started", or for a time from
+            the mint on
         max_pending: callers beyond it get 429
         concurrency: jobs that run at once, on all nodes together; the others wait
         rate: how many start in a window that begins with the first of them: "100/s", "5/m"; the others wait
@@ -298,7 +299,7 @@ if TYPE_CHECKING:
         secret: the name of the variable that holds the secret, or several, each of which is tried
         lane: path into the request whose value names a fair share: "json.repository.full_name", "headers.x-shop"
         unique: path into the request that says what is the same delivery, where the sender's own id does not
-        until: for how long it is the same
+        until: for how long it is the same: with unique=; a sender's own ids hold for 24 hours
         redact: paths into the request that are masked for people
         """
         ...

@@ -137,7 +137,8 @@ def packed(function: Callable[..., Any] | str, name: str, payload: object) -> by
         if not isinstance(function, str) and (shape := _shape_of(function)).takes_payload:
             codec.convert(codec.decode(data), shape.payload_type)
     except codec.Unfit as error:
-        raise ValueError(f"payload for {name}: {error}") from None
+        told = f"expected one, as a None does not fit ({error})" if payload is None else str(error)
+        raise ValueError(f"payload for {name}: {told}") from None
     return data
 
 

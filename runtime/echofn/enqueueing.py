@@ -2,7 +2,8 @@
 
 `Takes` and its like are protocols, and `Given` a union with a callable, for mypy's sake: it infers the type of a
 payload before that of a `Callable`, but after that of a protocol, and postpones what holds a callable. So the
-function's type is known when a dict that is written out is looked at, and it can be a TypedDict.
+function's type is known when a dict that is written out is looked at, and it can be a TypedDict. No two of them stand
+in one union: having met a function that one fits, mypy thinks that every other function fits it, too.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
     Given: TypeAlias = PayloadT | Callable[[PayloadT], Never]  # a payload of this type; nothing is such a callable
 
     class Takes(Protocol[TakenT, ResultT]):
-        """A handler with a payload."""
+        """A handler whose first parameter is the payload; what follows is its context, under whatever name."""
 
-        def __call__(self, payload: TakenT, /) -> ResultT: ...
+        def __call__(self, payload: TakenT, /, *rest: Any, **named: Any) -> ResultT: ...
 
-    class TakesBoth(Protocol[TakenT, ResultT]):
-        """One with a payload and a context."""
-
-        def __call__(self, payload: TakenT, ctx: Context[Any], /) -> ResultT: ...
-
-    class TakesBothTurned(Protocol[TakenT, ResultT]):
+    class TakesTurned(Protocol[TakenT, ResultT]):
         """One with a context and a payload."""
 
         def __call__(self, ctx: Context[Any], payload: TakenT, /) -> ResultT: ...
+
+    class Alone(Protocol[ResultT]):
+        """One that gets `ctx` by its name, and can be called without a payload."""
+
+        def __call__(self, *, ctx: Context[Any]) -> ResultT: ...
 
     class Wishes(TypedDict, total=False):
         """How a job is minted."""
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
         unique: str | None
         priority: int | None
 
-    class Enqueue(Protocol[MintedT]):
+    class Enqueue(Protocol[MintedT]):  # type: ignore[misc] # to mypy overloads that overlap are not covariant
         """A call of `enqueue`: a function, or its name, and a payload that fits it."""
 
         @overload
@@ -64,23 +65,22 @@ if TYPE_CHECKING:
             **wishes: Unpack[Wishes],
         ) -> MintedT: ...
         @overload
+        def __call__(self, function: Alone[Any], **wishes: Unpack[Wishes]) -> MintedT: ...
+        @overload
         def __call__(
             self, function: Takes[PayloadT, Any], payload: Given[PayloadT], **wishes: Unpack[Wishes]
         ) -> MintedT: ...
         @overload
         def __call__(
-            self, function: TakesBoth[PayloadT, Any], payload: Given[PayloadT], **wishes: Unpack[Wishes]
-        ) -> MintedT: ...
-        @overload
-        def __call__(
-            self, function: TakesBothTurned[PayloadT, Any], payload: Given[PayloadT], **wishes: Unpack[Wishes]
+            self, function: TakesTurned[PayloadT, Any], payload: Given[PayloadT], **wishes: Unpack[Wishes]
         ) -> MintedT: ...
         @overload  # of a batch function, which takes a list, one of its jobs
         def __call__(
-            self,
-            function: Takes[list[PayloadT], Any] | TakesBoth[list[PayloadT], Any],
-            payload: Given[PayloadT],
-            **wishes: Unpack[Wishes],
+            self, function: Takes[list[PayloadT], Any], payload: Given[PayloadT], **wishes: Unpack[Wishes]
+        ) -> MintedT: ...
+        @overload
+        def __call__(
+            self, function: TakesTurned[list[PayloadT], Any], payload: Given[PayloadT], **wishes: Unpack[Wishes]
         ) -> MintedT: ...
 
     class Enqueues(Protocol[MintedT]):

@@ -154,7 +154,7 @@ def read_cron(reading: Reading) -> CronTrigger:
         rule=rule,
         tz=tz,
         missed=reading.take("missed", "last", values.missed),
-        cap=reading.take("cap", 100, values.whole(1, 10_000)),
+        cap=_cap(reading),
         payload=reading.take("payload", codec.NIL, values.payload),
         line=reading.mark.line,
         overlap=reading.take("overlap", "allow", values.overlap),
@@ -173,12 +173,19 @@ def read_every(reading: Reading) -> EveryTrigger:
         period_ms=period_ms,
         anchor_ms=anchor_ms,
         missed=reading.take("missed", "last", values.missed),
-        cap=reading.take("cap", 100, values.whole(1, 10_000)),
+        cap=_cap(reading),
         payload=reading.take("payload", codec.NIL, values.payload),
         line=reading.mark.line,
         overlap=reading.take("overlap", "allow", values.overlap),
         jitter_ms=reading.take("jitter", 0, values.jitter),
     )
+
+
+def _cap(reading: Reading) -> int:
+    """How many missed instants are made good: where all are."""
+    if "cap" in reading.mark.options and reading.mark.options.get("missed") != "all":
+        reading.refuse(f"cap=: {values.CAP_OF_ALL}")
+    return reading.take("cap", values.CAP, values.cap)
 
 
 def read_secrets(reading: Reading, declared: Set[str], option: str = "secrets") -> tuple[str, ...]:

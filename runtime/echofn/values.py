@@ -5,7 +5,8 @@ Every text says expected and got. A value can be any object at all; the caller t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
 
@@ -35,6 +36,7 @@ MAX_WAIT_MS = 86_400_000
 MAX_JITTER_MS = 7 * 86_400_000
 MISSED: tuple[Literal["skip"], Literal["last"], Literal["all"]] = ("skip", "last", "all")
 ISOLATIONS: tuple[manifest.Isolation, ...] = ("worker", "job")
+CAP, CAP_OF_ALL = 100, 'expected missed="all" beside it; of "last" one instant is made good, of "skip" none'
 OVERLAPS: tuple[manifest.Overlap, ...] = ("allow", "skip", "queue", "replace")
 
 
@@ -50,6 +52,7 @@ def whole(least: int, most: int) -> Callable[[Any], int]:
 
 
 weight = whole(1, 100)
+cap = whole(1, 10_000)
 at_once = whole(1, MAX_JOBS)
 
 
@@ -226,7 +229,10 @@ def until(value: Any) -> Literal["done", "started"] | int:
     """How long a unique key holds."""
     if value == "done":
         return "done"
-    return "started" if value == "started" else some_time(value)
+    if value == "started":
+        return "started"
+    with _told_whole('"done", "started" or a time above zero from the mint on, as in "1h"', ("done", "started"), value):
+        return some_time(value)
 
 
 def missed(value: Any) -> Literal["skip", "last", "all"]:
@@ -319,7 +325,8 @@ def backoff(value: Any) -> manifest.Backoff:
     elif isinstance(value, Backoff):
         return _backoff(value)
     elif isinstance(value, (str, int, float, timedelta)):
-        return manifest.Constant(duration_ms(value))
+        with _told_whole(_BACKOFF, BACKOFFS, value):
+            return manifest.Constant(duration_ms(value))
     elif (items := _items(value)) and len(items) <= 100:
         return manifest.Waits(tuple(duration_ms(item) for item in items))
     raise ValueError(f"expected {_BACKOFF}, got {quoted(cast('object', value))}")
@@ -341,6 +348,17 @@ def _backoff(written: Backoff) -> manifest.Backoff:
     if written.kind == "linear":
         return manifest.Linear(base_ms, cap_ms)
     return manifest.Exponential(base_ms, cap_ms)
+
+
+@contextmanager
+def _told_whole(expected: str, words: Sequence[str], value: Any) -> Generator[None]:
+    """Where a duration may stand and words may, what is neither is told of both, and of the word that is like it."""
+    try:
+        yield
+    except ValueError:
+        near = [word for word in words if isinstance(value, str) and value and word.startswith(value.lower())]
+        hint = f'; did you mean "{near[0]}"?' if near else ""
+        raise ValueError(f"expected {expected}, got {quoted(value)}{hint}") from None
 
 
 def _items(value: Any) -> list[Any] | None:

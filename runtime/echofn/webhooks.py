@@ -30,6 +30,8 @@ def read_webhook(reading: Reading, declared: Set[str]) -> WebhookTrigger:
     verify = reading.take("verify", None, _verify)
     signing = read_secrets(reading, declared, "secret")
     others = read_secrets(reading, declared)
+    if "until" in reading.mark.options and reading.mark.options.get("unique") in (None, False):
+        reading.refuse("until=: expected unique= beside it, got none; a sender's own delivery ids hold for 24 hours")
     if len(reading.refusals) == before:
         _check_verified(reading, verify, bool(signing or others))
     return WebhookTrigger(

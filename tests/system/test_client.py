@@ -139,7 +139,7 @@ def test_who_waits_for_too_short_a_time_gets_a_timeout_and_the_job_goes_on(clien
     job = client.enqueue(shop.pack, shop.Order(1), delay="1h")
     assert job.state == "scheduled"
     with pytest.raises(TimeoutError, match=job.id):
-        job.result(timeout=0.3)
+        job.result(timeout="300ms")
     assert job.refresh().state == "scheduled"
     assert job.record is not None
     assert timedelta(minutes=59) < job.record.due - job.record.minted < timedelta(minutes=61)
@@ -261,6 +261,12 @@ def test_what_cannot_be_taken_is_refused_alike_and_nothing_is_queued(
         client.enqueue("shop.ping", delay="1s", at="2026-01-01T00:00:00Z")
     with pytest.raises(TypeError, match="@queue"):
         client.enqueue(len, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"expected text for a job's id, got 5 \(int\)"):
+        client.job(5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout=: expected a duration"):
+        client.job("JOB00000000000").result(timeout="5 sec")
+    with pytest.raises(echod.InvalidPayload, match=r"payload for shop\.pack: expected one"):
+        client.repeat("no", shop.pack, every="1h")
     with pytest.raises(TypeError, match="urgent"):
         client.enqueue("shop.ping", urgent=True)  # type: ignore[call-overload]
     assert len(jobs_of(node)) == before

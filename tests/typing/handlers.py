@@ -107,6 +107,26 @@ def loose(payload: dict[str, object], ctx: Context) -> None: ...
 
 
 @queue
+def named(payload: Row, *, ctx: Context) -> None: ...
+
+
+@queue
+def named_alone(*, ctx: Context) -> None: ...
+
+
+@queue
+async def named_lenient(payload: Row | None = None, *, ctx: Context) -> None: ...
+
+
+@queue(batch=5)
+def store_turned(ctx: Context, rows: list[Row]) -> None: ...
+
+
+@queue(batch=5)
+async def store_alone(rows: list[Row]) -> None: ...
+
+
+@queue
 def untyped(payload, ctx):  # type: ignore[no-untyped-def] # a handler may be # pyright: ignore
     return payload
 
@@ -225,6 +245,12 @@ def enqueue(ctx: Context) -> None:
     ctx.enqueue(lenient)
     ctx.enqueue(lenient, Invoice(1))
     ctx.enqueue(untyped, [1, "2"])
+    ctx.enqueue(named, {"sku": "a"})
+    ctx.enqueue(named_alone)
+    ctx.enqueue(named_lenient)
+    ctx.enqueue(named_lenient, {"sku": "a"})
+    ctx.enqueue(store_turned, {"sku": "a"})
+    ctx.enqueue(store_alone, {"sku": "a"}, lane="b")
     ctx.enqueue("other.function", {"any": "thing"})
     ctx.enqueue("other.function")
     ctx.enqueue(send, "an invoice")  # error: the payload is an Invoice
@@ -244,6 +270,13 @@ def enqueue(ctx: Context) -> None:
     ctx.enqueue(lenient, 1)  # error: the payload is an Invoice, or nothing
     ctx.enqueue(bare, 1, dealy="5s")  # error: no such wish
     ctx.enqueue(bare, 1, lane=5)  # error: a lane is text
+    ctx.enqueue(named, {"sku": 1})  # error: a sku is text
+    ctx.enqueue(named)  # error: the payload is missing
+    ctx.enqueue(named_alone, 5)  # error: it takes no payload
+    ctx.enqueue(named_lenient, {"skus": "a"})  # error: no such key
+    ctx.enqueue(store_turned, {"sku": 1})  # error: a sku is text
+    ctx.enqueue(store_alone, {})  # error: the sku is missing
+    ctx.enqueue(store_alone)  # error: the payload is missing
     ctx.enqueue(5)  # error: neither a function nor a name
 
 

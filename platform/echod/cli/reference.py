@@ -45,7 +45,8 @@ def documents() -> dict[str, str]:
             {
                 "echod/client/asynchronous.py": ("AsyncClient", "AsyncJob"),
                 "echod/client/orders.py": (
-                    *("Options", "ManyOptions", "RepeatOptions", "RuleOptions", "Record", "Schedule"),
+                    *("Options", "ManyOptions", "RepeatOptions", "CronOptions", "EveryOptions", "RuleOptions"),
+                    *("Record", "Schedule"),
                 ),
             },
         ),

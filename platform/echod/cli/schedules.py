@@ -61,7 +61,7 @@ def _rule(row: dict[str, Any]) -> str:
 @click.option("--name", help="What it is called.  [default: its rule and zone]")
 @click.option("--data", default="null", metavar="JSON", help="What its jobs carry: JSON, @FILE, or - for stdin.")
 @click.option("--missed", type=click.Choice(["skip", "last", "all"]), default="last", show_default=True)
-@click.option("--cap", type=click.IntRange(1, 10_000), default=100, show_default=True, help="With --missed all.")
+@click.option("--cap", type=click.IntRange(1, 10_000), help="With --missed all.  [default: 100]")
 @click.option(
     "--overlap",
     type=click.Choice(["allow", "skip", "queue", "replace"]),
@@ -80,7 +80,7 @@ def add(
     name: str | None,
     data: str,
     missed: str,
-    cap: int,
+    cap: int | None,
     overlap: str,
     jitter: str | None,
     url: str | None,
@@ -92,14 +92,13 @@ def add(
     """
     from echod.cli.invoke import payload_of
 
-    given = {"cron": cron, "tz": tz, "every": every, "anchor": anchor, "name": name, "jitter": jitter}
+    given = {"cron": cron, "tz": tz, "every": every, "anchor": anchor, "name": name, "cap": cap, "jitter": jitter}
     wanted = {name: value for name, value in given.items() if value is not None}
     body = {
         "function": function,
         **wanted,
         "payload": msgspec.Raw(payload_of(data)),
         "missed": missed,
-        "cap": cap,
         "overlap": overlap,
     }
     made = Client(url).send("POST", "/schedules", body)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
+from echod.client import signatures
 from echod.client.orders import (
+    Duration,
     ManyOptions,
     Options,
     Order,
     Record,
     Repeat,
     RepeatOptions,
-    RuleOptions,
     Schedule,
     Target,
     Ticket,
     check_options,
+    milliseconds,
     order_of,
     repeat_of,
     result_of,
@@ -27,11 +29,10 @@ from echod.client.orders import (
 from echod.config import DEFAULT_PORT
 from echod.errors import EchodError, InvalidPayload, JobFailed, OrdersRefused, Refused, TimedOut
 from echod.model.job import State
-from echofn.context import Context
+from echofn.quoting import quoted
+from echofn.units import duration_ms, duration_text
 
-P = TypeVar("P")
 R = TypeVar("R")
-Bare = Callable[[], R] | Callable[[Context], R]  # a handler that takes no payload
 PATIENCE_S = 30.0
 BUSES = ("valkey://", "valkeys://", "redis://", "rediss://", "unix://")
 
@@ -95,14 +96,16 @@ class AsyncJob(Generic[R]):
         self.record = await self._door.record(self.id, self._function)
         return self
 
-    async def result(self, timeout: float | None = None) -> R:
+    async def result(self, timeout: Duration | None = None) -> R:
         """Its result, once it ended; of the handler's own type where the function itself was enqueued.
 
-        Raises JobFailed when it ended badly, and TimeoutError after `timeout` seconds: the job goes on then.
+        Raises JobFailed when it ended badly, and TimeoutError after `timeout` ("5s", seconds): the job goes on then.
         """
-        ended = await self._door.ended(self.id, self._function, timeout)
-        if ended is None:
-            raise TimedOut(f"{self.id} has not ended within {timeout} s")
+        timeout_ms = None if timeout is None else milliseconds("timeout", timeout, duration_ms)
+        ended = await self._door.ended(self.id, self._function, None if timeout_ms is None else timeout_ms / 1000)
+        if timeout_ms is not None and ended is None:
+            raise TimedOut(f"{self.id} has not ended within {duration_text(timeout_ms)}")
+        assert ended is not None
         self.record = ended
         if ended.state != "done":
             raise failure_of(ended)
@@ -134,8 +137,9 @@ class AsyncClient:
     """Calls to one echod from an asyncio program. Made in the loop that uses it; close it, or use `async with`.
 
     `url`: http://… of a gateway (`ECHOD_URL`, else http://127.0.0.1:8321; `token`: `ECHOD_TOKEN`), or the bus's own
-    address: valkey://…, valkeys://…, unix:///path (`app`: `ECHOD_APP`). `timeout`: for how many seconds a call that is
-    not answered is sent again. `package`: the served folder's name, where functions are imported out of another one.
+    address: valkey://…, valkeys://…, unix:///path (`app`: `ECHOD_APP`). `timeout` ("30s", seconds): for how long a
+    call that is not answered is sent again. `package`: the served folder's name, where functions are imported out of
+    another one.
     """
 
     def __init__(
@@ -144,10 +148,10 @@ class AsyncClient:
         token: str | None = None,
         *,
         app: str | None = None,
-        timeout: float = PATIENCE_S,
+        timeout: Duration = PATIENCE_S,
         package: str | None = None,
     ) -> None:
-        self._door = door_of(url, token, app, timeout)
+        self._door = door_of(url, token, app, milliseconds("timeout", timeout, duration_ms) / 1000)
         self._package = package
 
     async def __aenter__(self) -> Self:
@@ -162,23 +166,7 @@ class AsyncClient:
         """Hang up, for good."""
         await self._door.close()
 
-    @overload
-    async def enqueue(
-        self, function: Callable[Concatenate[P, ...], Coroutine[Any, Any, R]], payload: P, **options: Unpack[Options]
-    ) -> AsyncJob[R]: ...
-    @overload
-    async def enqueue(
-        self, function: Callable[Concatenate[P, ...], R], payload: P, **options: Unpack[Options]
-    ) -> AsyncJob[R]: ...
-    @overload
-    async def enqueue(
-        self, function: Bare[Coroutine[Any, Any, R]], payload: None = None, **options: Unpack[Options]
-    ) -> AsyncJob[R]: ...
-    @overload
-    async def enqueue(self, function: Bare[R], payload: None = None, **options: Unpack[Options]) -> AsyncJob[R]: ...
-    @overload
-    async def enqueue(self, function: str, payload: object = None, **options: Unpack[Options]) -> AsyncJob[Any]: ...
-
+    @signatures.async_enqueue
     async def enqueue(
         self, function: Callable[..., Any] | str, payload: Any = None, **options: Unpack[Options]
     ) -> AsyncJob[Any]:
@@ -191,22 +179,7 @@ class AsyncClient:
         order = order_of(target, function, payload, **options)
         return self._job(await self._door.enqueue(order), target.result_type)
 
-    @overload
-    async def enqueue_many(
-        self,
-        function: Callable[Concatenate[P, ...], Coroutine[Any, Any, R]],
-        payloads: Iterable[P],
-        **options: Unpack[ManyOptions],
-    ) -> list[AsyncJob[R]]: ...
-    @overload
-    async def enqueue_many(
-        self, function: Callable[Concatenate[P, ...], R], payloads: Iterable[P], **options: Unpack[ManyOptions]
-    ) -> list[AsyncJob[R]]: ...
-    @overload
-    async def enqueue_many(
-        self, function: str, payloads: Iterable[object], **options: Unpack[ManyOptions]
-    ) -> list[AsyncJob[Any]]: ...
-
+    @signatures.async_enqueue_many
     async def enqueue_many(
         self, function: Callable[..., Any] | str, payloads: Iterable[Any], **options: Unpack[ManyOptions]
     ) -> list[AsyncJob[Any]]:
@@ -227,18 +200,13 @@ class AsyncClient:
         return [job for job in jobs if job is not None]
 
     def job(self, id: str, function: str | None = None) -> AsyncJob[Any]:
-        """A job by its id; `function` saves a search over all queues."""
+        """A job by its id; `function` saves a search over all queues. Raises TypeError for what is no text."""
+        for what, text in (("id", id), ("function", function)):
+            if not isinstance(text, str) and (what == "id" or text is not None):
+                raise TypeError(f"expected text for a job's {what}, got {quoted(text)} ({type(text).__name__})")
         return AsyncJob(self._door, id, function)
 
-    @overload
-    async def repeat(
-        self, name: str, function: Callable[Concatenate[P, ...], Any], *, payload: P, **options: Unpack[RuleOptions]
-    ) -> Schedule: ...
-    @overload  # one that takes none, or has its own
-    async def repeat(self, name: str, function: Callable[..., Any], **options: Unpack[RuleOptions]) -> Schedule: ...
-    @overload
-    async def repeat(self, name: str, function: str, **options: Unpack[RepeatOptions]) -> Schedule: ...
-
+    @signatures.repeat
     async def repeat(self, name: str, function: Callable[..., Any] | str, **options: Unpack[RepeatOptions]) -> Schedule:
         """Register a schedule of a function, or change the one of this name; it belongs to nobody's code, and stays.
 

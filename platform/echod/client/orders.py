@@ -7,7 +7,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar
 
 import msgspec
 
@@ -89,7 +89,7 @@ class Repeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tz: str | None = None
     payload: Any = None
     missed: Missed = "last"
-    cap: int = 100
+    cap: int | None = None
     overlap: Overlap = "allow"
     jitter: str | None = None
 
@@ -130,22 +130,35 @@ class Options(ManyOptions, total=False):
 
 
 class RuleOptions(TypedDict, total=False):
-    """A schedule's rule. Exactly one of `cron` ("0 6 * * mon", in the zone `tz`) and `every`
-    ("20s", counted from the epoch or from `anchor`). `missed`, `cap`, `overlap`, `jitter`: as in the annotations."""
+    """What becomes of a schedule's instants: `missed`, `cap`, `overlap`, `jitter` are as in the annotations."""
+
+    missed: Missed
+    cap: int | None
+    overlap: Overlap
+    jitter: Duration
+
+
+class CronOptions(RuleOptions, total=False):
+    """By a rule like "0 6 * * mon", in the zone `tz` (UTC)."""
+
+    cron: Required[str]
+    tz: str | None
+
+
+class EveryOptions(RuleOptions, total=False):
+    """Every so often ("20s"), counted from the epoch or from `anchor`."""
+
+    every: Required[Duration]
+    anchor: datetime | str | None
+
+
+class RepeatOptions(RuleOptions, total=False):
+    """A schedule's rule, which is one of `cron` and `every`, and what its jobs carry."""
 
     cron: str | None
     every: Duration | None
     tz: str | None
     anchor: datetime | str | None
-    missed: Missed
-    cap: int
-    overlap: Overlap
-    jitter: Duration
-
-
-class RepeatOptions(RuleOptions, total=False):
-    """A schedule's rule and what its jobs carry."""
-
     payload: object
 
 
@@ -209,8 +222,8 @@ def order_of(
         payload=packed,
         key=secrets.token_urlsafe(16) if key is None else key,
         lane=lane,
-        in_ms=None if delay is None else _read("delay", delay, duration_ms),
-        at_ms=None if at is None else _read("at", at, children.instant_ms),
+        in_ms=None if delay is None else milliseconds("delay", delay, duration_ms),
+        at_ms=None if at is None else milliseconds("at", at, children.instant_ms),
         unique=unique,
         priority=priority,
         durable=durable,
@@ -218,7 +231,7 @@ def order_of(
     )
 
 
-def _read(option: str, value: T, read: Callable[[T], int]) -> int:
+def milliseconds(option: str, value: T, read: Callable[[T], int]) -> int:
     """An option's value in milliseconds. Raises ValueError or TypeError, which names the option."""
     try:
         return read(value)
@@ -249,7 +262,7 @@ def repeat_of(
     anchor: datetime | str | None = None,
     payload: object = None,
     missed: Missed = "last",
-    cap: int = 100,
+    cap: int | None = None,
     overlap: Overlap = "allow",
     jitter: Duration | None = None,
 ) -> Repeat:
@@ -262,12 +275,12 @@ def repeat_of(
         function=target.name,
         name=name,
         cron=cron,
-        every=None if every is None else f"{_read('every', every, duration_ms)}ms",
+        every=None if every is None else f"{milliseconds('every', every, duration_ms)}ms",
         anchor=anchor.isoformat() if isinstance(anchor, datetime) else anchor,
         tz=tz,
         payload=codec.decode(packed),
         missed=missed,
         cap=cap,
         overlap=overlap,
-        jitter=None if jitter is None else f"{duration_ms(jitter)}ms",
+        jitter=None if jitter is None else f"{milliseconds('jitter', jitter, duration_ms)}ms",
     )

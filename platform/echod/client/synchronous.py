@@ -11,15 +11,15 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Self, TypeVar, Unpack
 
-from echod.client.asynchronous import PATIENCE_S, AsyncClient, AsyncJob, Bare
+from echod.client import signatures
+from echod.client.asynchronous import PATIENCE_S, AsyncClient, AsyncJob
 from echod.client.connection import CLOSED
-from echod.client.orders import ManyOptions, Options, Record, RepeatOptions, RuleOptions, Schedule
+from echod.client.orders import Duration, ManyOptions, Options, Record, RepeatOptions, Schedule
 from echod.errors import OrdersRefused, Refused
 from echod.model.job import State
 
-P = TypeVar("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Client:
         token: str | None = None,
         *,
         app: str | None = None,
-        timeout: float = PATIENCE_S,
+        timeout: Duration = PATIENCE_S,
         package: str | None = None,
     ) -> None:
         self._made = lambda: AsyncClient(url, token, app=app, timeout=timeout, package=package)
@@ -96,42 +96,13 @@ class Client:
         if core is not None and core.pid == os.getpid():
             core.close()
 
-    @overload
-    def enqueue(
-        self, function: Callable[Concatenate[P, ...], Coroutine[Any, Any, R]], payload: P, **options: Unpack[Options]
-    ) -> Job[R]: ...
-    @overload
-    def enqueue(self, function: Callable[Concatenate[P, ...], R], payload: P, **options: Unpack[Options]) -> Job[R]: ...
-    @overload
-    def enqueue(
-        self, function: Bare[Coroutine[Any, Any, R]], payload: None = None, **options: Unpack[Options]
-    ) -> Job[R]: ...
-    @overload
-    def enqueue(self, function: Bare[R], payload: None = None, **options: Unpack[Options]) -> Job[R]: ...
-    @overload
-    def enqueue(self, function: str, payload: object = None, **options: Unpack[Options]) -> Job[Any]: ...
-
+    @signatures.enqueue
     def enqueue(self, function: Callable[..., Any] | str, payload: Any = None, **options: Unpack[Options]) -> Job[Any]:
         """As `AsyncClient.enqueue`."""
         core = self._core()
         return Job(self, core.run(core.client.enqueue(function, payload, **options)))
 
-    @overload
-    def enqueue_many(
-        self,
-        function: Callable[Concatenate[P, ...], Coroutine[Any, Any, R]],
-        payloads: Iterable[P],
-        **options: Unpack[ManyOptions],
-    ) -> list[Job[R]]: ...
-    @overload
-    def enqueue_many(
-        self, function: Callable[Concatenate[P, ...], R], payloads: Iterable[P], **options: Unpack[ManyOptions]
-    ) -> list[Job[R]]: ...
-    @overload
-    def enqueue_many(
-        self, function: str, payloads: Iterable[object], **options: Unpack[ManyOptions]
-    ) -> list[Job[Any]]: ...
-
+    @signatures.enqueue_many
     def enqueue_many(
         self, function: Callable[..., Any] | str, payloads: Iterable[Any], **options: Unpack[ManyOptions]
     ) -> list[Job[Any]]:
@@ -144,22 +115,16 @@ class Client:
             raise
 
     def job(self, id: str, function: str | None = None) -> Job[Any]:
-        """A job by its id; `function` saves a search over all queues."""
+        """A job by its id; `function` saves a search over all queues. Raises TypeError for what is no text."""
         return Job(self, self._core().client.job(id, function))
 
-    @overload
-    def repeat(
-        self, name: str, function: Callable[Concatenate[P, ...], Any], *, payload: P, **options: Unpack[RuleOptions]
-    ) -> Schedule: ...
-    @overload  # one that takes none, or has its own
-    def repeat(self, name: str, function: Callable[..., Any], **options: Unpack[RuleOptions]) -> Schedule: ...
-    @overload
-    def repeat(self, name: str, function: str, **options: Unpack[RepeatOptions]) -> Schedule: ...
-
+    @signatures.repeat
     def repeat(self, name: str, function: Callable[..., Any] | str, **options: Unpack[RepeatOptions]) -> Schedule:
         """As `AsyncClient.repeat`."""
         core = self._core()
-        return core.run(core.client.repeat(name, function, **options))
+        said: Any = options  # what may stand beside what, its own caller was told
+        made: Schedule = core.run(core.client.repeat(name, function, **said))
+        return made
 
     def cancel_repeat(self, name: str) -> bool:
         """As `AsyncClient.cancel_repeat`."""
@@ -212,7 +177,7 @@ class Job(Generic[R]):
         self._client._core().run(self._job.refresh())
         return self
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: Duration | None = None) -> R:
         """As `AsyncJob.result`."""
         self._of_this_process()
         return self._client._core().run(self._job.result(timeout))

@@ -41,7 +41,7 @@ class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     anchor: str | None = None
     payload: Any = None
     missed: Literal["skip", "last", "all"] = "last"
-    cap: int = 100
+    cap: int | None = None
     overlap: Overlap = "allow"
     jitter: str | int | float | None = None
 
@@ -114,7 +114,9 @@ def _trigger(wanted: Wanted, faults: list[dict[str, str]]) -> Recurring:
 
     trigger: Recurring
     name = "" if wanted.name is None else read("name", wanted.name, values.recurrence_name, "")
-    cap = read("cap", wanted.cap, values.whole(1, 10_000), 1)
+    cap = values.CAP if wanted.cap is None else read("cap", wanted.cap, values.cap, 1)
+    if wanted.cap is not None and wanted.missed != "all":
+        faults.append(_fault("cap", values.CAP_OF_ALL))
     payload = read("payload", wanted.payload, values.payload, codec.NIL)
     jitter_ms = 0 if wanted.jitter is None else read("jitter", wanted.jitter, values.jitter, 0)
     more: dict[str, Any] = {"overlap": wanted.overlap, "jitter_ms": jitter_ms}

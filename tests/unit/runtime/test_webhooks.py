@@ -148,6 +148,7 @@ def test_annotations_stack_and_the_queue_has_the_policy(tmp_path: Path) -> None:
         ('@webhook("/h", verify=None, lane="tenant")', "json., headers., query., params."),
         ('@webhook("/h", verify=None, lane="json")', "expected a path into the request"),
         ('@webhook("/h", verify=None, unique="body.id")', "expected a path into the request"),
+        ('@webhook("/h", verify=None, until="1h")', "until=: expected unique= beside it"),
         ('@webhook("/h", verify=None, retrys=1)', "did you mean 'retries'"),
         ('@webhook("/h", verify=None, payload=1)', "payload=: what a webhook's jobs carry is what is sent to it"),
         ('@webhook("/h", verify=None, retries=2)\n@queue', "say it on its @queue"),
