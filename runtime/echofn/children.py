@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -114,18 +114,29 @@ def instant_ms(value: datetime | str) -> int:
     return ms
 
 
+class NotCallable(ValueError):
+    """A function that its webhook alone may start: it cannot be started around what it verifies."""
+
+    def __init__(self, name: str, paths: Iterable[str]) -> None:
+        started = f"{name} is started by its webhook alone, at {', '.join(paths)}"
+        super().__init__(f"{started}; add @queue to call it here")
+
+
 def named(function: Callable[..., Any] | str, package: str) -> str:
-    """The name of a function to enqueue, given it or its name. Raises TypeError or ValueError."""
+    """The name of a function to enqueue, given it or its name. Raises TypeError, ValueError, or NotCallable."""
     if isinstance(function, str):
         if not 0 < len(function) <= 200:
             raise ValueError(f"expected a function's name, got {quoted(function)}")
         _text("function", function)
         return function
-    marks = marks_of(function)
-    if not any(mark.kind == "queue" for mark in marks):
-        told = "one without @queue" if marks else f"{quoted(function)}"
-        raise TypeError(f"expected a function annotated with @queue, or the name of one, got {told}")
-    return name_of(function, package)
+    marks = [mark for mark in marks_of(function) if mark.kind != "lifespan"]
+    if not marks:
+        told = f"expected a function annotated with @queue, or the name of one, got {quoted(function)}"
+        raise TypeError(f"{told}; annotate it, in the served folder")
+    name = name_of(function, package)
+    if all(mark.kind == "webhook" for mark in marks):
+        raise NotCallable(name, [str(path) for mark in marks for path in mark.arguments[:1]])
+    return name
 
 
 def packed(function: Callable[..., Any] | str, name: str, payload: object) -> bytes:

@@ -150,6 +150,7 @@ def _judge(target: Callable[..., Any], marks: list[Mark], module: Module, given:
         result_schema=_schema(shape.result_type, "result", lambda _text: None),
         doc=_first_line(target),
         secrets=tuple(sorted(given.declared)),
+        default=codec.NIL if _has(QueueTrigger, options.triggers) else _default(shape),
     )
     return Described(module.name, (function,), off=off)
 
@@ -254,6 +255,16 @@ def _with_default(trigger: Trigger, shape: Shape | None, reading: Reading) -> Tr
         reading.refuse(f"expected a default of the payload that a job can carry, got {shape.default!r:.100}: {error}")
         return trigger
     return msgspec.structs.replace(trigger, payload=payload)
+
+
+def _default(shape: Shape) -> bytes:
+    """The default of the function's parameter, where a job can carry it."""
+    if not shape.has_default or delivery.names_request(shape.payload_type):
+        return codec.NIL
+    try:
+        return values.payload(shape.default)
+    except codec.Unfit:
+        return codec.NIL
 
 
 def _misfit(trigger: Trigger, shape: Shape | None, mark: Mark) -> str | None:

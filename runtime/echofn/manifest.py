@@ -165,6 +165,7 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True):
     secrets: tuple[str, ...] = ()  # the names in secrets= and secret= of its whole module
     startup_ms: int | None = None  # time for the start of its module's lifespan; None: there is none
     code: str = ""  # digest of its module's code and of what that imports from the folder
+    default: bytes = NIL  # what its parameter says, for jobs without a payload, where no @queue does
 
     @property
     def at_once(self) -> int:
@@ -174,7 +175,7 @@ class Function(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def default_payload(self) -> bytes:
         """What a job carries that is minted with none, or null."""
-        return next((each.payload for each in self.triggers if isinstance(each, QueueTrigger)), NIL)
+        return next((each.payload for each in self.triggers if isinstance(each, QueueTrigger)), self.default)
 
 
 class LoadError(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar
 
 import msgspec
 
-from echod.errors import InvalidPayload, Refused
+from echod.errors import InvalidPayload, NotCallable, Refused
 from echod.model.job import Error, Reason, State
 from echofn import children, codec
 from echofn.signature import shape_of
@@ -182,13 +182,17 @@ class Target(NamedTuple):
 def target_of(function: Callable[..., Any] | str, package: str | None) -> Target:
     """Whom an order is for. `package` is the served folder's name; None: the outermost package of its module.
 
-    Raises TypeError for what is neither a name nor annotated with @queue.
+    Raises TypeError for what is neither a name nor annotated, NotCallable for what its webhook alone may start.
     """
     if isinstance(function, str):
         return Target(children.named(function, ""), Any)
     if package is None:
         package = str(getattr(function, "__module__", "")).partition(".")[0]
-    return Target(children.named(function, package), shape_of(function).result_type)
+    try:
+        name = children.named(function, package)
+    except children.NotCallable as error:
+        raise NotCallable(str(error)) from None
+    return Target(name, shape_of(function).result_type)
 
 
 def order_of(

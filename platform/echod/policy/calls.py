@@ -8,6 +8,7 @@ from echod.errors import InvalidPayload, NotCallable, Refused
 from echod.model.ids import JobId, VersionId
 from echod.model.job import NO_LANE, Mint, Unique
 from echod.policy import places
+from echofn import children
 from echofn.manifest import Function, WebhookTrigger
 
 KEY_MS = 24 * 3_600_000  # how long an idempotency key names its first job
@@ -38,8 +39,7 @@ def check_callable(function: Function) -> None:
     """Raise NotCallable for a function that only verified requests may start: it cannot be started around them."""
     addresses = [trigger.path for trigger in function.triggers if isinstance(trigger, WebhookTrigger)]
     if addresses and len(addresses) == len(function.triggers):
-        told = f"{function.name} is started by its webhook alone, at {', '.join(addresses)}"
-        raise NotCallable(f"{told}; add @queue to call it here")
+        raise NotCallable(str(children.NotCallable(function.name, addresses)))
 
 
 def mint_of(function: Function, call: Call, id: JobId, *, wait: str = "") -> Mint:

@@ -7,6 +7,7 @@ made of.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -14,7 +15,8 @@ import msgspec
 from echod.errors import Refused
 from echod.model.ids import JobId, branded
 from echod.model.job import NO_LANE, Child, Mint, Unique
-from echod.policy import places
+from echod.policy import calls, nesting, places
+from echod.registry.schemas import Schemas
 from echod.supervisor.channel import Fault
 from echofn import frames
 from echofn.codec import NIL
@@ -23,6 +25,7 @@ from echofn.manifest import Function, Policy
 BLOCK = frames.MAX_CHILDREN
 MAX_BYTES = 1024 * 1024  # of payload, all children of a run together
 MOST_PRIORITY, MOST_MS = 1_000_000, 2**53 - 1  # as the bus takes them
+_schemas = Schemas()  # compiled once, by what they say
 BLOCK_AGE_S = 2.0  # an older block would make ids that look older than their jobs
 
 
@@ -60,8 +63,8 @@ def mints_of(
 ) -> tuple[Child, ...]:
     """The jobs to mint when the run settles as done.
 
-    Raises Fault for what no honest worker sends, and Refused for an enqueue that cannot be done: an unknown function, a
-    lane that is an object.
+    Raises Fault for what no honest worker sends, and Refused for an enqueue that cannot be done: an unknown function,
+    one that its webhook alone may start, a payload that it does not take, a lane that is an object.
     """
     if len(children) > frames.MAX_CHILDREN:
         raise Fault(f"expected at most {frames.MAX_CHILDREN} children, got {len(children)}")
@@ -88,21 +91,37 @@ def _mint(parent: JobId, child: frames.Child, function: Function | None) -> Chil
     if function is None:
         raise Refused(f"enqueue: expected a function of this version that is not off, got {child.function!r}")
     policy = function.policy
-    if child.payload == NIL:
-        child = msgspec.structs.replace(child, payload=function.default_payload)
+    try:
+        calls.check_callable(function)
+        if child.payload == NIL:
+            child = msgspec.structs.replace(child, payload=function.default_payload)
+        _check(child.payload, function)
+        lane, unique = _lane(child, policy), _unique(child, policy)
+    except Refused as error:
+        raise Refused(f"enqueue: {function.name}: {error}") from None
     return Child(
         queue=function.name,
         mint=Mint(
             id=JobId(branded("JOB", child.number)),
             payload=child.payload,
-            lane=_lane(child, policy),
+            lane=lane,
             in_ms=child.delay_ms,
             at_ms=child.at_ms if child.delay_ms is None else None,
             priority=policy.priority if child.priority is None else child.priority,
-            unique=_unique(child, policy),
+            unique=unique,
             parent=parent,
         ),
     )
+
+
+def _check(payload: bytes, function: Function) -> None:
+    """A payload as the gateway holds it against the function's schema: a run may know it by its name alone."""
+    value = _decoded(payload)
+    if nesting.is_deeper(value, nesting.MAX_DEPTH):
+        raise Refused(f"payload: expected at most {nesting.MAX_DEPTH} levels of nesting, got more")
+    if function.payload_schema is not None:
+        digest = hashlib.sha256(msgspec.json.encode(function.payload_schema)).hexdigest()
+        _schemas.check(digest, function, msgspec.to_builtins(value), len(payload))
 
 
 def _lane(child: frames.Child, policy: Policy) -> str:

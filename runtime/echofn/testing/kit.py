@@ -149,7 +149,8 @@ class Bus:
         priority: int | None = None,
     ) -> Job:
         """A job as a caller makes it; under a `unique` key that is taken, the job that has it. Arguments as those of
-        `ctx.enqueue`. Raises ValueError for a payload that does not fit, Refused for a queue at its `max_pending`.
+        `ctx.enqueue`. Raises ValueError for a payload that does not fit its type, Refused for one that does not fit the
+        function of that name, and for a queue at its `max_pending`.
         """
         first = self._bus.reserve(1)
         children = Children(first, package_around(function) if self._package is None else self._package)

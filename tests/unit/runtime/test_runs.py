@@ -430,10 +430,12 @@ def test_children_take_their_ids_from_the_block_and_come_with_the_end(shared: Ba
     )
     worker = shared.serve(
         """
-        from echofn import queue
+        from echofn import cron, queue
         from .lib import pack
         @queue(payload={"n": 7})
         def usual(payload: dict[str, int]): pass
+        @cron("0 6 * * *")
+        def only_cron(payload: int = 3): pass
         @queue
         def f(payload, ctx):
             return [
@@ -441,19 +443,21 @@ def test_children_take_their_ids_from_the_block_and_come_with_the_end(shared: Ba
                 ctx.enqueue(pack, {"n": 1}, lane="acme", delay="5s", unique="k", priority=-3),
                 ctx.enqueue(f, at="2026-03-29T01:00:00Z"),
                 ctx.enqueue(usual),
+                ctx.enqueue(only_cron),
             ]
         """
     )
     answer = worker.one(first_child=274557032793636864)
     assert answer.result[0] == "JOB0KHTOWnGLuC"
     assert answer.ended is not None
-    first, second, third, fourth = answer.ended.children
+    first, second, third, fourth, fifth = answer.ended.children
     assert first == frames.Child(274557032793636864, "other.name", msgspec.msgpack.encode({"a": [1]}))
     assert second == frames.Child(
         274557032793636865, "shop.pack", b"\x81\xa1n\x01", "acme", delay_ms=5_000, unique="k", priority=-3
     )
     assert (third.function, third.at_ms) == ("m.f", 1_774_746_000_000)
     assert (fourth.function, fourth.payload) == ("m.usual", b"\x81\xa1n\x07")  # the annotation's own
+    assert (fifth.function, fifth.payload) == ("m.only_cron", b"\x03")  # its parameter's
 
 
 @pytest.mark.parametrize("end", ["raise ValueError", "raise Snooze('1s')", "raise Cancel()", "return object()"])
@@ -464,9 +468,9 @@ def test_a_run_that_does_not_end_well_leaves_no_children(shared: Base, end: str)
 @pytest.mark.parametrize(
     ("call", "kind", "told"),
     [
-        ("ctx.enqueue(typed)", "ValueError", "payload for m.typed: Expected `int`, got `null`"),
-        ("ctx.enqueue(print)", "TypeError", "@queue"),
-        ("ctx.enqueue(only_cron)", "TypeError", "without @queue"),
+        ("ctx.enqueue(typed)", "ValueError", "payload for m.typed: expected one, as a None does not fit"),
+        ("ctx.enqueue(print)", "TypeError", "expected a function annotated with @queue, or the name of one"),
+        ("ctx.enqueue(only_hook)", "NotCallable", "m.only_hook is started by its webhook alone, at /h; add @queue"),
         ("ctx.enqueue('')", "ValueError", "name"),
         ("ctx.enqueue('x', object())", "ValueError", "object"),
         ("ctx.enqueue('x', math.nan)", "ValueError", "NaN"),
@@ -485,7 +489,8 @@ def test_a_run_that_does_not_end_well_leaves_no_children(shared: Base, end: str)
 )
 def test_a_child_that_cannot_be_minted_is_an_error_at_the_call(shared: Base, call: str, kind: str, told: str) -> None:
     head = (
-        "import datetime\nfrom echofn import cron, queue\n@cron('* * * * *')\ndef only_cron(): pass\n"
+        "import datetime\nfrom echofn import queue, webhook\n"
+        "@webhook('/h', verify=None)\ndef only_hook(request): pass\n"
         "@queue\ndef typed(payload: int): pass"
     )
     fault = outcome_of(shared, call, head=head).fault

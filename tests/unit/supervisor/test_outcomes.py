@@ -13,7 +13,7 @@ from echod.supervisor import outcomes
 from echod.supervisor.channel import Fault
 from echod.supervisor.leases import Lease, granted
 from echofn import frames
-from echofn.manifest import Constant, Function, Policy, QueueTrigger
+from echofn.manifest import Constant, CronTrigger, Function, Policy, QueueTrigger, WebhookTrigger
 
 RUN = RunRecord(worker="WRK1", version="DEP1", started_ms=1, ended_ms=2)
 FUNCTION = Function(
@@ -39,8 +39,16 @@ def said(outcome: str, **more: Any) -> frames.Ended:
     return frames.Ended(index=0, outcome=outcome, wall_us=1_000, cpu_us=1, peak_bytes=1, **more)  # type: ignore[arg-type]
 
 
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+OTHERS = (
+    msgspec.structs.replace(FUNCTION, name="shop.typed", takes_payload=True, payload_schema=SCHEMA),
+    msgspec.structs.replace(FUNCTION, name="shop.hook", triggers=(WebhookTrigger("/hooks/in", None),)),
+    msgspec.structs.replace(FUNCTION, name="shop.report", triggers=(CronTrigger("n", "0 6 * * *"),), default=b"\x03"),
+)
+
+
 def verdict(ended: frames.Ended, *, cancelling: bool = False, told: Any = None) -> Any:
-    found = {"shop.pack": FUNCTION}
+    found = {each.name: each for each in (FUNCTION, *OTHERS)}
     made = lease(cancelling=cancelling)
     made.told = told or ("cancelled" if cancelling else None)
     return outcomes.of(made, RUN, ended, found.get, roll=0.5)
@@ -236,13 +244,31 @@ def test_children_that_no_honest_worker_sends_are_a_fault(children: list[frames.
         spread(*children)
 
 
+def packed(payload: object) -> bytes:
+    return msgspec.msgpack.encode(payload)
+
+
 @pytest.mark.parametrize(
-    "wrong", [child(function="shop.nowhere"), child(payload=msgspec.msgpack.encode({"tenant": {"id": 1}}))]
+    ("wrong", "words"),
+    [
+        (child(function="shop.nowhere"), "expected a function of this version that is not off, got 'shop.nowhere'"),
+        (child(payload=packed({"tenant": {"id": 1}})), "enqueue: shop.pack: tenant: expected text, a number"),
+        (child(function="shop.typed", payload=packed({"id": "x"})), 'enqueue: shop.typed: $.id: "x" is not of type'),
+        (child(function="shop.typed", payload=packed(None)), 'enqueue: shop.typed: $: null is not of type "object"'),
+        (child(payload=b"\x91" * 200 + b"\xc0"), "at most 100 levels of nesting"),
+        (child(function="shop.hook"), "started by its webhook alone, at /hooks/in"),
+    ],
+    ids=["unknown", "lane", "payload", "no payload", "deep", "webhook"],
 )
-def test_an_enqueue_that_cannot_be_done_fails_the_run(wrong: frames.Child) -> None:
+def test_an_enqueue_that_cannot_be_done_fails_the_run(wrong: frames.Child, words: str) -> None:
     told = spread(child(5_001), wrong)
     assert isinstance(told, Retry)
-    assert "expected" in told.error.message
+    assert words in told.error.message
+
+
+def test_a_function_of_a_schedule_alone_is_enqueued_with_its_parameters_default() -> None:
+    [made] = spread(child(function="shop.report", payload=packed(None))).children
+    assert (made.queue, made.mint.payload) == ("shop.report", b"\x03")
 
 
 def test_a_missing_lane_is_the_common_one() -> None:
