@@ -438,6 +438,54 @@ def test_run_refuses_a_request_that_could_not_come(hooked: Path, flags: list[str
     assert "Traceback" not in refused.stderr
 
 
+ALIKE = """
+import os
+from typing import Annotated
+import msgspec
+from echofn import queue, webhook
+
+class Order(msgspec.Struct):
+    tenant: str | dict | None = None
+    n: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+@webhook("/hooks/{shop}", verify=None, lane="params.shop")
+def hook(request, ctx):
+    return [ctx.lane, request.params, dict(request.query)]
+
+@queue(lane="tenant", payload={"tenant": "own"}, timeout="7m", secrets=["ALIKE"])
+def order(payload: Order, ctx):
+    return [ctx.lane, ctx.last_attempt, (ctx.deadline - ctx.due).total_seconds(), ctx.env, os.environ["ALIKE"]]
+
+@queue(env="prod", name="elsewhere.live")
+def live(payload, ctx): return ctx.env
+
+@queue(retry=1)
+def slip(payload): ...
+"""
+
+
+def test_run_gives_a_handler_what_it_would_get_over_http(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions/m.py").write_text(ALIKE)
+    (tmp_path / "functions/elsewhere.py").write_text("from echofn import queue\n@queue\ndef other(): ...\n")
+    (tmp_path / "functions/echod.toml").write_text("[defaults]\nretries = 0\n")
+    (tmp_path / ".env").write_text("ALIKE=of-dotenv\n")
+
+    def said(*words: str, code: int = 0) -> Any:
+        done = run("run", *words, cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else json.loads(done.stdout)
+
+    assert said("m.hook", "--path", "/hooks/acme?a=1&b=") == ["acme", {"shop": "acme"}, {"a": "1", "b": ""}]
+    assert said("m.order", "--data", '{"tenant": "acme"}') == ["acme", True, 420, "dev", "of-dotenv"]
+    assert said("m.order")[0] == "own"
+    assert "lane tenant: expected text, a number or a boolean" in said("m.order", "--data", '{"tenant": {}}', code=2)
+    assert "$.n: 0 is less than the minimum of 1" in said("m.order", "--data", '{"n": 0}', code=2)
+    assert said("elsewhere.live", "--env", "prod") == "prod"  # in another module than its name says
+    assert "elsewhere.live is off in dev: @queue (m.py:19) has env=" in said("elsewhere.live", code=2)
+    assert "m.py:22: unknown option 'retry' of @queue" in said("m.slip", code=2)
+
+
 def test_run_gives_a_debugger_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "functions").mkdir()
     source = (

@@ -9,51 +9,33 @@ import inspect
 import logging
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
-from echod.policy import addresses, deliveries
-from echod.policy.signatures import withheld
+from echod.cli.given import Call, job_of
+from echod.deploy.checks import checked
+from echod.deploy.defaults import FILE, defaults_of
+from echod.deploy.snapshot import module_of
+from echod.errors import Refused
+from echod.model.job import Mint
 from echofn import codec, delivery
-from echofn.annotations import marks_of, name_of
 from echofn.batches import results
 from echofn.children import Children
 from echofn.context import Context
-from echofn.frames import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES, Job
+from echofn.describe import Given, describe
+from echofn.discovery_protocol import Described, Module, declared
+from echofn.frames import MAX_RESULT_BYTES, Job
 from echofn.lifespans import Lifespan, has_lifespan, state_of
-from echofn.manifest import WebhookTrigger
+from echofn.manifest import Function, Manifest
 from echofn.masking import Mask
-from echofn.options import Reading
 from echofn.package import Folder
 from echofn.run import Loop
-from echofn.signature import own_payload, shape_of
+from echofn.signature import Shape, shape_of
 from echofn.verdicts import Verdict
-from echofn.webhooks import read_webhook
-
-
-class Call(msgspec.Struct, frozen=True, array_like=True):
-    """What is called, and with what. The fields of a request are None, or empty, where none were named."""
-
-    name: str
-    env: str
-    data: bytes | None
-    headers: list[tuple[bytes, bytes]]
-    method: str | None
-    path: str | None
-    query: str | None
-
-    @property
-    def is_request(self) -> bool:
-        return bool(self.headers) or (self.method, self.path, self.query) != (None, None, None)
-
-
-class Unusable(Exception):
-    """Why this cannot be called so; the text says expected, got, do."""
 
 
 def main(folder: str, package: str, call: Call) -> int:
@@ -62,22 +44,21 @@ def main(folder: str, package: str, call: Call) -> int:
     finder = Folder(str(Path(folder).parent), package)
     finder.path = folder  # the package's name may be the folder's made an identifier
     finder.install()
-    function = _found(finder, call.name)
-    if function is None:
-        return 2
-    shape = shape_of(function)
     try:
-        payload = _payload(call, function, shape.payload_type)
+        function = _found(finder, call)
+        shape = shape_of(getattr(sys.modules[f"{package}.{function.module}"], function.attribute))
+        mint = job_of(call, function, shape)
+        payload = _payload(mint, shape)
     except codec.Unfit as error:
         print(f"echod: payload does not fit {call.name}: {error}", file=sys.stderr)
         return 2
-    except Unusable as error:
+    except Refused as error:
         print(f"echod: {error}", file=sys.stderr)
         return 2
     children, loop = Children(0, package), Loop()
     try:
         with _lived(function, finder, loop) as state:
-            ctx = _context(call.name, call.env, children, state) if shape.takes_context else None
+            ctx = _context(function, mint, call.env, children, state) if shape.takes_context else None
             result = shape.call([payload] if shape.is_batched else payload, ctx)
             if inspect.iscoroutine(result):
                 result = loop.run(result, contextvars.copy_context())
@@ -99,72 +80,61 @@ def _result(value: Any) -> Any:
     return result
 
 
-def _payload(call: Call, function: Callable[..., Any], kind: Any) -> object:
-    """What the handler gets: a request where nothing but a webhook starts it, or one was asked for.
+def _payload(mint: Mint, shape: Shape) -> Any:
+    """The job's payload as a worker makes it the handler's. Raises Unfit."""
+    payload = codec.decode(mint.payload)
+    if not shape.takes_payload:
+        return None
+    if delivery.is_request(payload):
+        return delivery.delivered(payload, shape.payload_type)
+    return payload if shape.payload_type is Any else codec.convert(payload, shape.payload_type)
 
-    Raises Unusable, Unfit.
+
+def _found(finder: Folder, call: Call) -> Function:
+    """The function that is called, as a version has it: looked for in the module that its name says, then in the others
+    (`@queue(name=…)`). Raises Refused, and what the import of its module raises.
     """
-    marks = marks_of(function)
-    hooks = [read_webhook(Reading(mark), frozenset()) for mark in reversed(marks) if mark.kind == "webhook"]
-    if call.is_request and not hooks:
-        raise Unusable(f"--header, --method, --path, --query: expected a @webhook on {call.name}, got none")
-    if hooks and (call.is_request or len(hooks) == len(marks) or delivery.names_request(kind)):
-        return delivery.delivered(_request(call, hooks), kind)
-    data = b"null" if call.data is None else call.data
-    try:
-        payload = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unusable(f"--data: expected JSON, got {data[:60].decode(errors='replace')!r} ({error})") from None
-    if payload is None:
-        payload = codec.decode(codec.encode(own_payload(function), MAX_PAYLOAD_BYTES, "payload"))
-    return payload if kind is Any else codec.convert(payload, kind)
-
-
-def _request(call: Call, hooks: Sequence[WebhookTrigger]) -> dict[str, Any]:
-    """The raw request, as the gateway would mint it once it was verified. Raises Unusable."""
-    patterns = [hook.path for hook in hooks]
-    if call.path is None and "{" in patterns[0]:
-        raise Unusable(f"--path: expected one like {patterns[0]}, with its names filled in")
-    path = patterns[0] if call.path is None else call.path
-    segments = [unquote(segment) for segment in addresses.segments(path)]
-    match = addresses.match(patterns, segments) if path.startswith("/") else None
-    if match is None:
-        raise Unusable(f"--path: expected {' or '.join(patterns)}, got {path!r}")
-    method = (call.method or deliveries.METHODS[0]).upper()
-    if method not in deliveries.METHODS:
-        raise Unusable(f"--method: expected {', '.join(deliveries.METHODS)}, got {method!r}")
-    try:
-        query = deliveries.query_of(call.query or "")
-    except ValueError as error:
-        raise Unusable(f"--query: {error}") from None
-    return {
-        "method": method,
-        "path": "/" + "/".join(segments),
-        "params": match.params,
-        "query": query,
-        "headers": deliveries.kept(call.headers, withheld(hooks[match.index].verify)),
-        "body": call.data or b"",
-    }
-
-
-def _found(finder: Folder, name: str) -> Callable[..., Any] | None:
-    """The function called `name`: in the module that its name says, else in any (`@queue(name=…)`)."""
-    from echod.deploy.snapshot import module_of
-
-    paths = (str(path.relative_to(finder.path)) for path in sorted(Path(finder.path).rglob("*.py")))
-    modules = [module for path in paths if (module := module_of(path))]
-    likely = [module for module in modules if name == module or name.startswith(f"{module}.")]
-    names: list[str] = []
-    for module in likely or modules:
-        for value in vars(finder.load(module)).values():
-            if inspect.isfunction(value) and any(mark.kind != "lifespan" for mark in marks_of(value)):
-                names.append(name_of(value, finder.package))
-                if names[-1] == name:
-                    return value
+    name, folder = call.name, Path(finder.path)
+    toml = folder / FILE
+    defaults = defaults_of({FILE: toml.read_bytes()} if toml.exists() else {})
+    files = {module: path for path in sorted(folder.rglob("*.py")) if (module := module_of(_inside(path, folder)))}
+    names, wrong = set[str](), list[str]()
+    for module in sorted(files, key=lambda module: not _is_likely(module, name)):
+        try:
+            loaded = finder.load(module)
+        except Exception as error:
+            if _is_likely(module, name):
+                raise
+            wrong.append(f"{module} does not load: {type(error).__name__}: {error}")
+            continue
+        path = files[module]
+        given = Given(finder, declared(path.read_bytes()).secrets, defaults.policy, call.env)
+        found = describe(loaded, Module(module, _inside(path, folder)), given)
+        manifest = checked(Manifest("", found.functions, found.errors))
+        for function in manifest.functions:
+            if function.name == name:
+                return function
+        _refuse_if_off(found, call)
+        names |= {function.name for function in manifest.functions}
+        wrong += [f"{error.file}:{error.line or '?'}: {error.message}" for error in manifest.errors]
     near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]}?" if near else f"found: {', '.join(sorted(set(names))) or 'none'}"
-    print(f"echod: no function {name!r} in {finder.path}; {hint}", file=sys.stderr)
-    return None
+    hint = f"did you mean {near[0]}?" if near else f"found: {', '.join(sorted(names)) or 'none'}"
+    raise Refused("\n".join([f"no function {name!r} in {folder}; {hint}", *wrong]))
+
+
+def _inside(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def _is_likely(module: str, name: str) -> bool:
+    return name == module or name.startswith(f"{module}.")
+
+
+def _refuse_if_off(found: Described, call: Call) -> None:
+    off = next((off for off in found.off if off.function == call.name), None)
+    if off is not None:
+        said = f"{call.name} is off in {call.env}: @{off.kind} ({off.file}:{off.line}) has {off.why}"
+        raise Refused(f"{said}; name another with --env" if "env=" in off.why else said)
 
 
 def _json(packed: bytes) -> str:
@@ -172,38 +142,37 @@ def _json(packed: bytes) -> str:
 
 
 @contextlib.contextmanager
-def _lived(function: Callable[..., Any], finder: Folder, loop: Loop) -> Generator[Any]:
+def _lived(function: Function, finder: Folder, loop: Loop) -> Generator[Any]:
     """What the function's context has as its state, while its module's lifespan lasts."""
-    module = sys.modules[function.__module__]
-    file = finder.relative(str(module.__file__)) or function.__module__
+    module = sys.modules[f"{finder.package}.{function.module}"]
     if not has_lifespan(module):
-        yield state_of(file, None)
+        yield state_of(function.file, None)
         return
-    lifespan = Lifespan(module, file)
+    lifespan = Lifespan(module, function.file)
     try:
         yield lifespan.enter(loop)
     finally:
         lifespan.leave(loop, finder, Mask(()))
 
 
-def _context(name: str, env: str, children: Children, state: object) -> Context:
+def _context(function: Function, mint: Mint, env: str, children: Children, state: object) -> Context:
     """A context that stands on nothing: this is the first attempt of a job that is in no bus."""
-    now_ms = int(time.time() * 1000)
+    now_ms, policy = int(time.time() * 1000), function.policy
     job = Job(
-        id="JOB00000000000",
-        payload=codec.NIL,
+        id=mint.id,
+        payload=mint.payload,
         attempt=1,
-        last_attempt=True,
+        last_attempt=policy.retries == 0,
         fence=1,
-        lane="-",
+        lane=mint.lane,
         due_ms=now_ms,
         previous_ms=None,
         next_ms=None,
-        timeout_ms=60_000,
+        timeout_ms=policy.timeout_ms,
         first_child=0,
     )
     session = SimpleNamespace(
-        function=SimpleNamespace(name=name), version="", env=env, logger=logging.getLogger(name), state=state
+        function=function, version="", env=env, logger=logging.getLogger(function.name), state=state
     )
     run: Any = SimpleNamespace(
         job=job, session=session, now_ms=now_ms, children=children, progress=_progress,

@@ -17,7 +17,9 @@ from echod.errors import Refused
 @click.option("--data", metavar="JSON", help="The payload, a webhook's body as it is: text, @FILE, or - for stdin.")
 @click.option("--header", "-H", "headers", multiple=True, metavar="'NAME: VALUE'", help="Of a webhook's request.")
 @click.option("--method", help="Of a webhook's request.  [default: POST]")
-@click.option("--path", help="Of a webhook's request, as /hooks/acme for /hooks/{tenant}.  [default: the webhook's]")
+@click.option(
+    "--path", help="Of a webhook's request, as /hooks/acme?a=1 for /hooks/{tenant}.  [default: the webhook's]"
+)
 @click.option("--query", metavar="A=1&B=2", help="Of a webhook's request.")
 @click.option("--folder", default="functions", show_default=True, type=click.Path(path_type=Path))
 @click.option("--env", default="dev", show_default=True, help="What ctx.env says.")
@@ -35,14 +37,15 @@ def run(
 ) -> None:
     """Run one call in the foreground, without a bus, for a debugger. The result goes to stdout as JSON.
 
-    The function is imported from FOLDER as it lies there, with no walls around it: `breakpoint()` works. That of a
-    webhook gets a request, as if it had been verified.
+    The function is imported from FOLDER as it lies there, with no walls around it: `breakpoint()` works. It gets what
+    it would get over HTTP, lane and all; that of a webhook a request, as if it had been verified.
     """
     import msgspec
 
-    from echod.cli.foreground import Call
+    from echod.cli.given import Call
     from echod.cli.invoke import data_of
     from echod.deploy.snapshot import package_of, served_folder
+    from echod.node.dotenv import loaded
 
     pairs = [_header(text) for text in headers]
     call = Call(name, env, None if data is None else data_of(data), pairs, method, path, query)
@@ -57,7 +60,8 @@ def run(
         # -P: no current directory on the path. This process is replaced: terminal and signals are the handler's.
         command = [sys.executable, "-P", "-m", "echod.cli.foreground", str(served), package_of(served)]
         sys.stdout.flush()
-        os.execv(sys.executable, [*command, str(file.fileno())])
+        variables = loaded(served, os.environ) if env == "dev" else os.environ  # as `echod dev` has them
+        os.execve(sys.executable, [*command, str(file.fileno())], variables)
 
 
 def _header(text: str) -> tuple[bytes, bytes]:
