@@ -1,10 +1,11 @@
 """Output of a run: print, logging and progress, each to the job it belongs to.
 
 Whose line it is, a context variable says: it is set for the run, inherited by tasks, and by threads that the run
-starts. A line of a run that has ended is dropped, one from outside any run (at import) goes to the raw descriptor. At
-most 1 MiB a run is kept, the first; the end says what was cut. Secrets and redacted values are masked here, while a
-line is whole; a very long one goes out in parts, none of which ends within a value. Bytes written past us to
-descriptors 1 and 2 reach the supervisor's pipe.
+starts. A line of a run that has ended is dropped. What no run writes (the import, the lifespan and what they start) has
+lines of its own, which the supervisor puts into the log of a job beside it. At most 1 MiB a run is kept, the first; the
+end says what was cut. Secrets and redacted values are masked here, while a line is whole, and paths of the folder are
+shown as its author knows them in lines of tracebacks; a very long line goes out in parts, none of which ends within a
+value. Bytes written past us to descriptors 1 and 2 reach the supervisor's pipe.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import concurrent.futures
 import contextvars
 import io
 import logging
+import re
 import sys
 import threading
 import time
@@ -21,9 +23,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from echofn.faults import raw
+from echofn.faults import path_shown, raw
 from echofn.frames import MAX_LOG_BYTES, Output, framed
 from echofn.masking import Mask
+from echofn.package import Folder
 from echofn.quoting import hidden, hide_by
 
 _MOST_UNFINISHED = 65_536  # characters of a line that wait for its end
@@ -97,6 +100,11 @@ class Lines:
                 self._send(frame)
             return not self.closed
 
+    def renew(self) -> None:
+        """A budget as at the start: what came before must not cost the words of the end."""
+        with self.lock:
+            self._budget = MAX_LOG_BYTES
+
     def close(self) -> None:
         """The run has ended: what waits goes out, what comes later is dropped."""
         with self.lock:
@@ -110,7 +118,7 @@ class Lines:
             self.closed = True
 
     def _line(self, stream: str, level: str, logger: str, text: str) -> None:
-        text = self.mask.text(text).encode("utf-8", "backslashreplace").decode()
+        text = self.mask.text(_with_known_paths(text)).encode("utf-8", "backslashreplace").decode()
         size = len(text) if text.isascii() else len(text.encode())
         cost = size + _LINE_COST * (1 + text.count("\n"))
         if cost > self._budget:
@@ -129,6 +137,18 @@ class Lines:
     def _put(self, stream: str, level: str, logger: str, text: str) -> None:
         since_us = int((time.perf_counter() - self._start) * 1_000_000)
         self._send(framed(Output(self._index, stream, level, logger, text, since_us)))
+
+
+_FRAME = re.compile(r'^( *File ")([^"\n]+)(", line \d)', re.M)
+_folder: Folder | None = None
+
+
+def _with_known_paths(text: str) -> str:
+    """The files in lines of a traceback, whoever wrote it, by their path in the folder, as in that of an error."""
+    folder = _folder
+    if folder is None or 'File "' not in text:
+        return text
+    return _FRAME.sub(lambda found: f"{found[1]}{path_shown(found[2], folder)}{found[3]}", text)
 
 
 current: contextvars.ContextVar[Lines | None] = contextvars.ContextVar("echofn_lines", default=None)
@@ -232,8 +252,14 @@ def hide(mask: Mask) -> None:
     hide_by(lambda text: (mask if (lines := current.get()) is None else lines.mask).text(text))
 
 
-def install() -> None:
-    """Take over print and logging of this process, and let threads know whose they are."""
+def install(outside: Lines, folder: Folder) -> None:
+    """Take over print and logging of this process, and let threads know whose they are.
+
+    `outside` has what is written from here on and in no run; paths are shown as `folder` has them.
+    """
+    global _folder
+    _folder = folder
+    current.set(outside)
     sys.stdout, sys.stderr = Stream("stdout", 1), Stream("stderr", 2)
     root = logging.getLogger()
     root.handlers[:] = [Records()]
@@ -248,7 +274,14 @@ def _let_threads_inherit() -> None:
 
     def start_with_context(self: threading.Thread) -> None:
         context, run = contextvars.copy_context(), self.run
-        self.run = lambda: context.run(run)  # type: ignore[method-assign] # run() is the documented place to override
+
+        def run_in_context() -> None:
+            try:
+                context.run(run)
+            except BaseException:  # what threading would tell of it, outside the context
+                context.run(threading.excepthook, threading.ExceptHookArgs((*sys.exc_info(), self)))
+
+        self.run = run_in_context  # type: ignore[method-assign] # run() is the documented place to override
         start(self)
 
     submit: Any = concurrent.futures.ThreadPoolExecutor.submit

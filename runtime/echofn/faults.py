@@ -139,14 +139,15 @@ def _from_user_code(at: TracebackType | None) -> TracebackType | None:
 
 def _rename(told: traceback.TracebackException, folder: Folder, depth: int) -> None:
     for frame in told.stack:
-        frame.filename = _shown(frame.filename, folder)
+        frame.filename = path_shown(frame.filename, folder)
     if depth < 20:
         for other in (told.__cause__, told.__context__, *(told.exceptions or ())):
             if other is not None:
                 _rename(other, folder, depth + 1)
 
 
-def _shown(file: str, folder: Folder) -> str:
+def path_shown(file: str, folder: Folder) -> str:
+    """A file in a traceback: by its path in the folder, or below where packages and the library are."""
     inside = folder.relative(file)
     if inside is not None:
         return inside

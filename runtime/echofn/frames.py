@@ -11,7 +11,8 @@ each job in the order in which they were handed over, `Begun(index)` and one `En
 asked for, `Skipped(index)`; at last `Left` where the rest of the lifespan failed. A sync worker ends a
 job before it begins the next; an async one has at most `per_worker` begun and not ended, and ends them in any order.
 `Begun` of a next job rides in the same write as the `Ended` that made room for it, so a row of them costs one write a
-job. `Part`, `Output`, `Progress`, `Extend` and `Listens` may come at any time between a job's `Begun` and its `Ended`.
+job. `Part`, `Output`, `Progress`, `Extend` and `Listens` may come at any time between a job's `Begun` and its `Ended`;
+`Output` of no run (`index` is OUTSIDE: import, lifespan) at any time.
 A batch is handed over, begun and ended as one job. Times in a frame are durations or monotonic differences in
 microseconds, never wall time: the supervisor puts them on the bus's clock.
 """
@@ -27,6 +28,7 @@ from echofn.manifest import Function
 
 HEADER = struct.Struct(">I")
 MAX_FRAME_BYTES = 4 * 1024 * 1024  # payloads, results and logs are at most 1 MiB each
+OUTSIDE = -1  # the position of what no run wrote
 MAX_PAYLOAD_BYTES = 1024 * 1024
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_LOG_BYTES = 1024 * 1024
@@ -229,9 +231,9 @@ class Part(msgspec.Struct, frozen=True, tag="part", array_like=True):
 
 
 class Output(msgspec.Struct, frozen=True, tag="output", array_like=True):
-    """Lines of one job. Stream is "stdout", "stderr", or "log"."""
+    """Lines of one job, or of none. Stream is "stdout", "stderr", or "log"."""
 
-    index: int
+    index: int  # or OUTSIDE
     stream: str
     level: str
     logger: str

@@ -26,7 +26,7 @@ from echofn import capture, walls
 from echofn.batches import BatchRun
 from echofn.channel import Channel, Inbox
 from echofn.faults import Asker, advice, message_of, raw, traceback_of, type_of
-from echofn.frames import Failed, Imported, Job, Ready, Spawn, framed
+from echofn.frames import OUTSIDE, Failed, Imported, Job, Ready, Spawn, framed
 from echofn.lifespans import Lifespan, State
 from echofn.manifest import Function, Policy, QueueTrigger, WebhookTrigger
 from echofn.masking import Mask
@@ -54,8 +54,10 @@ class Session:
         self.logger = logging.getLogger(spawn.function.name)
         self.loop = Loop()
         self.meter = Meter()
-        self.context = contextvars.Context()  # of nobody's run
         self.send = channel.send
+        self.outside = capture.Lines(OUTSIDE, channel.send, time.perf_counter(), mask)
+        self.context = contextvars.Context()  # of nobody's run
+        self.context.run(capture.current.set, self.outside)
         self.shape: Shape
         self.fail_on: tuple[type[BaseException], ...] = ()
         self.state: Any = State(spawn.function.file, {})
@@ -89,7 +91,12 @@ class Session:
 
     def leave(self) -> None:
         """The last job has ended: the rest of the lifespan."""
-        if self._lifespan is not None and (left := self._lifespan.leave(self.loop, self.folder, self.mask)):
+        left = None
+        if self._lifespan is not None:
+            self.outside.renew()
+            left = self._lifespan.leave(self.loop, self.folder, self.mask)
+        self.outside.close()
+        if left is not None:
             self.send(framed(left))
 
 
@@ -120,6 +127,8 @@ def work(
             session, inbox, up = _prepared(spawn, secrets, mask, refusals, parent, None if line is None else walls.LINE)
         except BaseException as error:
             failed = _failed(error, spawn, refusals, mask)
+            if (outside := capture.current.get()) is not None:
+                outside.close()
             Channel(walls.CHANNEL).send(framed(failed))
         else:
             session.send(framed(up))
@@ -137,11 +146,11 @@ def _prepared(
     opened = opened_by(spawn.function.policy)
     up = walls.raise_walls(walls.Order(spawn.level, spawn.root, spawn.tmp, secrets, opened, line), parent)
     refusals.tmp = os.environ["TMPDIR"]
-    capture.install()
     faulthandler.enable(2)  # a crash leaves its Python lines in the job's output
     sys.breakpointhook = _no_terminal
     own_end = Channel(walls.CHANNEL)  # the walls may have forked: a channel is one process's
     session = Session(spawn, own_end, refusals, mask)
+    capture.install(session.outside, session.folder)
     refusals.watch()
     start = time.perf_counter()
     session.prepare()

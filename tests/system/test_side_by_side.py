@@ -386,6 +386,25 @@ async def test_a_lifespan_that_does_not_end_well_is_told_in_the_log_of_the_last_
     assert "lifespan.not_left" in capfd.readouterr().err
 
 
+async def test_what_a_lifespan_prints_is_in_the_log_of_the_job_beside_it(make: Make) -> None:
+    source = (
+        "from echofn import lifespan\nprint('import')\nasync def act(p, ctx): print('run', p['n'])\n"
+        "@lifespan\nasync def clients():\n    print('enter')\n    try: yield\n    finally: print('leave')\n"
+    )
+    async with make(act(startup_ms=30_000, recycle_jobs=2), source=source) as node:
+        first = await node.ended("act", await node.mint("act", {"n": 1}))
+        last = await node.ended("act", await node.mint("act", {"n": 2}))
+        said = await node.until(lambda: _said(node, last.id, 2))
+        assert said == ["run 2", "leave"]
+        assert await _said(node, first.id) == ["import", "enter", "run 1"]
+
+
+async def _said(node: Rig, id: str, least: int = 1) -> list[str]:
+    """What a job's log has, once it has so many lines."""
+    said = [line.text for line in await _logged(node, id)]
+    return said if len(said) >= least else []
+
+
 async def _logged(node: Rig, id: str) -> list[LogLine]:
     return [line for _, line in await node.outside.logs("jobs.act", id)]
 
@@ -413,6 +432,19 @@ async def test_a_lifespan_that_does_not_start_costs_retries_and_no_fork_storm(
                 "the worker was not ready within 0.3 s: the @lifespan of jobs.py has not come to its yield"
             )
         assert node.workers("act")["cold_starts"] <= 3
+
+
+async def test_what_a_worker_that_cannot_start_prints_is_in_the_nodes_log(
+    make: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = (
+        "from echofn import lifespan\nprint('import')\nasync def act(p, ctx): ...\n"
+        "@lifespan\ndef clients():\n    print('connecting', end='')\n    raise ConnectionError\n    yield\n"
+    )
+    async with make(act(startup_ms=30_000, retries=0), source=source) as node:
+        assert (await node.ended("act", await node.mint("act", {}))).state == "dead"
+    said = [line for line in capfd.readouterr().err.splitlines() if "worker.wrote" in line]
+    assert [line.rpartition("text=")[2] for line in said[:2]] == ["import", "connecting"]
 
 
 async def test_a_lifespan_at_a_wall_is_dead_at_once(make: Make) -> None:

@@ -22,6 +22,7 @@ from echod.supervisor.deadlines import Deadlines
 from echod.supervisor.events import Departure, JobEvents, LifeEvents
 from echod.supervisor.leases import Lease, instant
 from echod.supervisor.life import Life, Phase, Why, cause_of
+from echod.supervisor.outside import Outside
 from echod.supervisor.pipe import Pipe
 from echod.supervisor.watch import Looks, Watch
 from echofn import frames, sealed
@@ -79,6 +80,7 @@ class Worker:
         self._process_gone = False
         self._failed: frames.Failed | None = None
         self._answered: Lease | None = None  # the last that was
+        self._outside = Outside(self, jobs)
         self._detail = ""
         self._starting: asyncio.TimerHandle | None = None
         self._waits: list[asyncio.TimerHandle] = []
@@ -183,6 +185,7 @@ class Worker:
             self._channel.drain()
         if self._pipe is not None:
             self._pipe.drain()
+        self._outside.close(self._function.name, failed=self._failed is not None)
         begun, unbegun = self.life.gone()
         peak = exited.peak_bytes if exited else 0
         cause = cause_of(
@@ -231,9 +234,12 @@ class Worker:
                     case frames.Begun():
                         lease = life.begun(frame.index)
                         lease.begun = instant()
+                        self._outside.begun(lease)
                         self._deadlines.begin(lease)
                         self._watch.wake()
                         jobs.began(self, lease)
+                    case frames.Output(index=frames.OUTSIDE):
+                        self._outside.wrote(frame, life.running.values(), self._answered)
                     case frames.Output():
                         jobs.wrote(self, life.of(frame.index), frame)
                     case frames.Progress():

@@ -145,13 +145,19 @@ class Worker:
         self.exited: frames.Exited | None = None
         self.handed = 0
         self.at_once = 1
+        self.outside: list[frames.Output] = []  # what no run wrote
         self._received = b""
 
     def send(self, message: frames.ToWorker) -> None:
         self.channel.sendall(frames.framed(message))
 
     def read(self, patience_s: float = PATIENCE_S) -> frames.FromWorker | None:
-        """The next frame; None at the channel's end."""
+        """The next frame, but for what no run wrote; None at the channel's end."""
+        while isinstance(message := self._read(patience_s), frames.Output) and message.index == frames.OUTSIDE:
+            self.outside.append(message)
+        return message
+
+    def _read(self, patience_s: float) -> frames.FromWorker | None:
         self.channel.settimeout(patience_s)
         while True:
             if len(self._received) >= 4:

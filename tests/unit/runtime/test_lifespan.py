@@ -224,6 +224,56 @@ def test_an_end_that_fails_is_told_to_the_output_and_the_worker_ends_well(shared
     assert b"@lifespan (m.py:2) did not end well" in worker.raw()
 
 
+@pytest.mark.parametrize("kind_of", ["def", "async def"])
+def test_what_it_prints_is_told_as_of_no_run_and_masked(shared: Base, kind_of: str) -> None:
+    worker = started(
+        shared,
+        f"""
+        import asyncio, logging, os
+        from echofn import lifespan
+        @lifespan
+        {kind_of} clients():
+            print("enter with", os.environ["KEY"])
+            try:
+                yield
+            finally:
+                for n in range(2_000):
+                    print(n)
+                logging.info("leave")
+                print("no line end", end="")
+        def f(_):
+            print("run")
+        """,
+        secrets={"KEY": "a-secret-that-is-long"},
+    )
+    assert worker.one().text("stdout") == "run"
+    worker.send(frames.Stop())
+    assert worker.read() is None
+    told = [line.text for line in worker.outside]
+    assert (told[0], told[-2:]) == ("enter with [redacted]", ["leave", "no line end"])
+    assert len(told) == 2_003
+
+
+def test_what_goes_on_beside_its_runs_does_not_use_up_the_words_of_its_end(shared: Base) -> None:
+    worker = started(
+        shared,
+        """
+        from echofn import lifespan
+        @lifespan
+        async def clients():
+            print("x" * 2_000_000)
+            yield
+            print("leave")
+        async def f(_): ...
+        """,
+    )
+    worker.one()
+    worker.send(frames.Stop())
+    assert worker.read() is None
+    assert [line.text for line in worker.outside][-2] == "leave"
+    assert "bytes cut" in worker.outside[-1].text
+
+
 # ---- at load --------------------------------------------------------------------------------------------------------
 
 

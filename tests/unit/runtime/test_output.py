@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unit.runtime.driving import Base, job, until
+from unit.runtime.driving import Base, job, until, write
 
 
 def test_print_logging_and_the_contexts_log_are_told_apart(shared: Base) -> None:
@@ -168,12 +168,58 @@ def test_text_that_utf8_cannot_hold_is_escaped(shared: Base) -> None:
     assert [line.text for line in answer.output] == ["a\\ud800", "b\\ud800"]
 
 
-def test_what_is_written_past_us_or_at_import_goes_to_the_pipe(shared: Base) -> None:
+def test_tracebacks_name_files_as_their_author_knows_them_whoever_writes_them(shared: Base) -> None:
+    write(shared.folder, lib__deep="def fail():\n    return 1 / 0\n")
+    answer = shared.serve(
+        """
+        import json, logging, threading, traceback
+        from .lib import deep
+        def f(ctx):
+            try: deep.fail()
+            except ZeroDivisionError: logging.exception("failed", stack_info=True)
+            try: json.loads("{")
+            except ValueError: traceback.print_exc()
+            thread = threading.Thread(target=deep.fail)
+            thread.start(); thread.join()
+            print(__file__)
+        """
+    ).one()
+    *lines, own = [line.text for line in answer.output]
+    text = "\n".join(lines)
+    assert text.count('File "m.py", line ') >= 3
+    assert text.count('File "lib/deep.py", line 2, in fail') == 2
+    assert 'File "json/__init__.py", line ' in text
+    assert str(shared.folder.parent) not in text
+    assert own.endswith("/m.py")  # what a handler prints of itself is its own affair
+
+
+def test_what_no_run_writes_is_told_apart(shared: Base) -> None:
     worker = shared.serve(
         """
-        import logging, os, subprocess, sys
+        import asyncio, logging, os, threading
         print("at import")
         logging.warning("logged at import")
+        def beside():
+            print("from a thread of the module")
+        async def f(payload, ctx):
+            thread.start(); thread.join()
+            print("of the run")
+        thread = threading.Thread(target=beside)
+        """,
+        secrets={"KEY": "a-secret-that-is-long"},
+    )
+    answer = worker.one()
+    assert answer.text("stdout") == "from a thread of the module\nof the run"  # a thread is whose run starts it
+    assert [(line.stream, line.level, line.text) for line in worker.outside] == [
+        ("stdout", "", "at import"),
+        ("log", "WARNING", "logged at import"),
+    ]
+
+
+def test_what_is_written_past_us_goes_to_the_pipe(shared: Base) -> None:
+    worker = shared.serve(
+        """
+        import os, subprocess, sys
         def f():
             os.write(1, b"raw out\\n")
             os.write(2, b"raw err\\n")
@@ -191,7 +237,7 @@ def test_what_is_written_past_us_or_at_import_goes_to_the_pipe(shared: Base) -> 
         return "redirected" in text
 
     until(all_there)
-    lines = ["at import", "WARNING root: logged at import", "raw out", "raw err", "from a child", "redirected"]
+    lines = ["raw out", "raw err", "from a child", "redirected"]
     assert text.splitlines() == lines
 
 
