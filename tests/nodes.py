@@ -60,6 +60,7 @@ class Node:
         self.log = place / "log"
         self.token: str | None = None
         self.process: subprocess.Popen[bytes] | None = None
+        self.program: Sequence[str] = ECHOD
         for path, text in (files or {}).items():
             self.save(path, text)
 
@@ -91,7 +92,7 @@ class Node:
         self.token = env.get("ECHOD_TOKEN")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*ECHOD, verb, *flags, "--port", str(self.port)],
+                [*self.program, verb, *flags, "--port", str(self.port)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 cwd=cwd, env=environment(**env),
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""README and guide, followed block by block in a fresh folder outside the checkout, against one live node each."""
+"""README and guide, followed block by block, with the installed wheel in a fresh folder outside the checkout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from follow import GUIDE, README, Reader, blocks
+from echod.errors import Refused
+from follow import GUIDE, README, Block, Reader, blocks, run_theirs
 
 
 @pytest.fixture
@@ -25,6 +26,24 @@ def test_the_readme_does_what_it_says(reader: Reader) -> None:
 def test_the_guide_does_what_it_says(reader: Reader) -> None:
     for page in GUIDE:
         reader.follow(blocks(page))
+
+
+THEIRS = [block for page in (README, *GUIDE) for block in blocks(page) if block.title and block.language != "sh"]
+
+
+@pytest.mark.parametrize("block", THEIRS, ids=[block.title for block in THEIRS])
+def test_what_others_have_in_its_place_runs(block: Block, tmp_path: Path) -> None:
+    run_theirs(block, tmp_path)
+
+
+def test_what_others_have_is_found_out_where_it_does_not_run(tmp_path: Path) -> None:
+    for language, text in (
+        ("python", "import celery.nowhere\n"),
+        ("ts", "const a: = 1;\n"),
+        ("text", "61 6 * * 1 ls\n"),
+    ):
+        with pytest.raises((AssertionError, Refused)):
+            run_theirs(Block("page.md", 1, language, "x", text), tmp_path)
 
 
 def test_a_page_that_does_not_do_what_it_says_is_found_out(reader: Reader, tmp_path: Path) -> None:
