@@ -11,6 +11,7 @@ from audit import audit, open_books
 from doing import LEASE_MS, ME, claim, claim_one, done, mint, retry, settle
 from echod.bus import Bus
 from echod.errors import BusFull
+from echod.model.ids import VersionId
 from echod.model.job import Child, Mint, Minted
 from valkey import Server, running
 
@@ -36,6 +37,17 @@ async def test_waiting_jobs_are_claimed_and_end_although_no_job_can_be_minted(bu
     await settle(bus, [done(job) for job in following])
     books = audit(full, "f")
     assert (len(books.done), len(books.schedule), len(books.active), books.lanes) == (2, 1, 0, {})
+
+
+async def test_a_version_that_filled_the_memory_can_be_left(bus: Bus, full: Server) -> None:
+    first, second = VersionId("DEP00000000001"), VersionId("DEP00000000002")
+    for version in (first, second):
+        await bus.put_version(version, [b"x"], b"m")
+        await bus.activate(version)
+    fill(full)
+    assert (await bus.activate(first)).generation == 3
+    with pytest.raises(BusFull):
+        await bus.put_version(VersionId("DEP00000000003"), [b"x"], b"m")
 
 
 async def test_a_claim_at_the_limit_sent_twice_claims_once(bus: Bus, full: Server) -> None:

@@ -273,6 +273,25 @@ async def test_what_a_killed_deployer_stored_is_collected_an_hour_later(bus: Bus
     assert await bus.link.command("EXISTS", bus.keys.uploads) == 0
 
 
+async def test_a_pumps_beat_collects_what_nobody_runs_any_more(bus: Bus, server: Server) -> None:
+    other = await Bus.open(server.address)
+    try:
+        await other.join(NodeId("NOD00000000002"))
+        for number in range(3):
+            await activated(bus, number)
+            await other.beat(pump=False, running=[numbered(each) for each in range(3)])
+        for number in range(3, 14):
+            await activated(bus, number)
+        await bus.put_version(numbered(1), [b"x", b"y"], b"m")  # on its way to be switched to again
+        await other.beat(pump=False)
+        assert await stored(bus) == {numbered(number).encode() for number in range(14)}
+        await bus.beat(pump=True)
+        assert await stored(bus) == {numbered(number).encode() for number in range(1, 14)} - {numbered(2).encode()}
+        await bus.activate(numbered(1))
+    finally:
+        await other.close()
+
+
 async def test_a_version_that_lacks_a_piece_is_not_switched_to(bus: Bus) -> None:
     await activated(bus, 1)
     await bus.put_version(numbered(2), [b"x", b"y"], b"m")

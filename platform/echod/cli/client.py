@@ -141,6 +141,15 @@ class Client:
         if self._token:
             sent["Authorization"] = f"Bearer {self._token}"
         try:
+            connection.connect()
+        except TimeoutError:
+            raise TimedOut(f"{self.url} did not answer within {timeout or 0:.0f} s") from None
+        except (socket.gaierror, OSError) as error:
+            raise NothingListens(
+                f"nothing listens at {self.url} ({_reason(error)}); start it with `echod dev`, "
+                "or name another with --url"
+            ) from None
+        try:
             # A body that is too large is answered before its end, and its connection closed: the answer is what counts.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(method, self._prefix + path, body, sent)
@@ -148,12 +157,10 @@ class Client:
         except TimeoutError:
             connection.close()
             raise TimedOut(f"{self.url} did not answer within {timeout or 0:.0f} s") from None
-        except (ConnectionError, socket.gaierror, OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise NothingListens(
-                f"nothing listens at {self.url} ({_reason(error)}); start it with `echod dev`, "
-                "or name another with --url"
-            ) from None
+            outcome = "" if method == "GET" else "; what was asked of it may be done or not: look before you ask again"
+            raise NothingListens(f"{self.url} went away before it answered ({_reason(error)}){outcome}") from None
 
 
 def message_of(answer: Answer) -> str:

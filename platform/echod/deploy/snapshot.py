@@ -50,8 +50,9 @@ def served_folder(given: Path) -> Path:
     """
     folder = given.expanduser().absolute()
     if not folder.is_dir():
-        what = "a folder, got a file" if folder.exists() else "an existing folder"
-        raise Refused(f"{given}: expected {what}; `echod init {given}` makes one")
+        if folder.exists():
+            raise Refused(f"{given}: expected a folder, got a file; name the folder that it is in")
+        raise Refused(f"{given}: expected an existing folder; `echod init {given}` makes one")
     inner = folder / DEFAULT
     if inner.is_dir() and not any(folder.glob("*.py")):
         folder = inner

@@ -46,7 +46,10 @@ async def readyz(desk: Desk, request: Request) -> Response:
         "degraded": [*desk.degraded(), *ails],
         "reasons": reasons,
     }
-    return answer(view, status=503 if reasons else 200, headers={"Retry-After": "1"} if reasons else None)
+    headers = {"Retry-After": "1"} if reasons else {}
+    if active is not None:  # no secret here: it is in the body
+        headers["Echo-Version"] = active.version
+    return answer(view, status=503 if reasons else 200, headers=headers)
 
 
 async def metrics(desk: Desk, request: Request) -> Response:

@@ -6,14 +6,15 @@ takes either: it would no longer serve what lies there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.errors import Refused
-from echod.gateway.desk import Deploys, Desk, answer, shown
+from echod.gateway.desk import Deploys, Desk, answer, shortened, shown
 from echod.gateway.limits import busy
 from echod.gateway.plans import plan_view
 from echod.gateway.problems import Problem
@@ -31,20 +32,31 @@ async def index(desk: Desk, request: Request) -> Response:
     active = desk.registry.active.version if desk.registry.active else None
     known = await desk.bus.versions()
     manifests = [await _manifest(desk, version) for version, _ in known]
-    before = [*manifests, None][1:]
     now_ms = desk.bus.clock.now_ms()
+    changes = await asyncio.to_thread(
+        _changes, manifests, now_ms
+    )  # a second's work where there are a thousand functions
     rows: list[View] = [
         {
             "id": version,
             "activated": instant(ms),
             "active": version == active,
             "functions": [each.name for each in manifest.functions] if manifest else [],
-            "changes": plan_view(planned(last, manifest, now_ms)) if manifest and last else None,
+            "changes": changed,
         }
-        for (version, ms), manifest, last in zip(known, manifests, before, strict=True)
+        for (version, ms), manifest, changed in zip(known, manifests, changes, strict=True)
     ]
     takes_deploys = not isinstance(await _deploys(desk), str)
     return shown(desk, request, "versions", {"versions": rows, "takes_deploys": takes_deploys})
+
+
+def _changes(manifests: Sequence[Manifest | None], now_ms: int) -> list[View | None]:
+    """What each, newest first, changed of the one before; None where either is not known."""
+    before = [*manifests, None][1:]
+    return [
+        plan_view(planned(last, manifest, now_ms)) if manifest and last else None
+        for manifest, last in zip(manifests, before, strict=True)
+    ]
 
 
 async def deploy(desk: Desk, request: Request) -> Response:
@@ -114,6 +126,8 @@ async def _deploys(desk: Desk) -> Deploys | str:
 
 
 def _only_plan(request: Request) -> bool:
+    if others := sorted(request.query_params.keys() - {"plan"}):  # a slip would switch what was only to be looked at
+        raise Problem("invalid-parameter", f"expected plan=0 or plan=1 alone, got {shortened(others[0])!r}, too")
     asked = request.query_params.get("plan", "0")
     if asked not in {"0", "1"}:
         raise Problem("invalid-parameter", f"plan: expected 0 or 1, got {asked[:20]!r}")

@@ -78,6 +78,7 @@ class Registry:
         self.on_use: Callable[[], None] = lambda: None  # called when `needed` has grown
         self._refreshing = asyncio.Lock()
         self._stale = asyncio.Event()
+        self._collected_at = time.monotonic()
         self._forget = [bus.on("switched", self._hear), bus.on("connected", self._hear)]
 
     async def run(self) -> None:
@@ -89,6 +90,8 @@ class Registry:
                 await self.refresh()
             except (BusError, Refused) as error:
                 _log.warning("registry.refresh_failed", error=str(error))
+            if self._is_littered:
+                await self._collect()
 
     def close(self) -> None:
         """Stop listening."""
@@ -117,9 +120,14 @@ class Registry:
         return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
     def seen(self, active: Active | None) -> None:
-        """Told by the beat what the bus serves: makes good news that was lost."""
-        if active is not None and not self._is(active):
+        """Told by the beat what the bus serves: makes good news that was lost, and sees to the disk now and then."""
+        if self._is_littered or (active is not None and not self._is(active)):
             self._stale.set()
+
+    @property
+    def _is_littered(self) -> bool:
+        """Whether folders that were too young to be removed when the disk was last looked at may be old now."""
+        return time.monotonic() > self._collected_at + folders.KEPT_S
 
     async def refresh(self) -> None:
         """Read the active version from the bus. Raises BusError when it is away, Refused when it cannot be read."""
@@ -239,10 +247,11 @@ class Registry:
     async def _collect(self) -> None:
         """Forget what the bus does, but what is needed here: it keeps the active version, the ten before it, and those
         that a node named with its last beat."""
+        self._collected_at = time.monotonic()
         try:
             kept = {version for version, _ in await self._bus.versions()}
         except BusError:
-            return  # the next switch does it
+            return  # the next time does it
         await asyncio.to_thread(folders.prune, self._versions, {*kept, *self.needed()})
         self._checked = {known: path for known, path in self._checked.items() if path.exists()}
         self._manifests = {known: manifest for known, manifest in self._manifests.items() if known in kept}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,28 @@ def test_nothing_listening_exits_3_and_says_what_to_start(capsys: pytest.Capture
     said = capsys.readouterr()
     assert not said.out
     assert "start it with `echod dev`" in said.err
+
+
+@pytest.mark.parametrize(
+    ("asking", "is_doubtful"), [(["rollback", "DEP00000000001"], True), (["versions"], False)], ids=["acts", "looks"]
+)
+def test_one_that_went_away_before_it_answered_may_have_done_what_was_asked(
+    asking: list[str], is_doubtful: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def hang_up() -> None:
+            with listening.accept()[0] as connection:
+                connection.recv(1)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        assert run([*asking, "--url", url]) == 3
+        thread.join()
+    said = capsys.readouterr().err
+    assert "went away before it answered" in said
+    assert ("may be done or not" in said) == is_doubtful
 
 
 @pytest.mark.parametrize("url", ["localhost:8321", "ftp://x", "http://", "http://x:notaport"])

@@ -418,6 +418,10 @@ async def test_a_plan_is_asked_for_with_the_same_call(server: Valkey) -> None:
         assert (await rig.http.post("/versions/DEP00000000001/activate")).status_code == 200
         assert node.asked == [(b"x", True), ("DEP00000000001", True), ("DEP00000000001", False)]
         assert (await rig.http.post("/deploy?plan=yes", content=b"x")).status_code == 422
+        for path in ("/deploy?paln=1", "/versions/DEP00000000001/activate?plan=1&force=1"):
+            slip = await rig.http.post(path, content=b"x")
+            assert (slip.status_code, "expected plan=0 or plan=1 alone" in slip.json()["detail"]) == (422, True)
+        assert len(node.asked) == 3
 
 
 async def test_a_folder_that_is_the_truth_is_not_rolled_back_either(rig: Rig) -> None:

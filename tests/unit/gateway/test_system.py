@@ -49,6 +49,7 @@ async def test_readyz_tells_version_sandbox_and_what_is_degraded(rig: Rig) -> No
         "degraded": ["sandbox: no Landlock here"],
         "reasons": [],
     }
+    assert answer.headers["Echo-Version"] == VERSION
 
 
 async def test_not_ready_without_a_version_and_says_what_to_run(server: Valkey) -> None:

@@ -15,6 +15,7 @@ from echod.bus import Bus
 from echod.bus.answers import Active
 from echod.errors import Refused
 from echod.model.ids import VersionId
+from echod.registry import folders
 from echod.registry import registry as registries
 from echod.registry.archive import Archive, archived, pieces_of, version_of
 from echod.registry.registry import Registry, Said
@@ -187,6 +188,21 @@ async def test_a_folder_stays_while_a_worker_is_on_its_way_to_it_or_runs_whateve
     assert await twelve_later()
     mine.running = tuple
     assert not await twelve_later()
+
+
+async def test_what_was_too_young_at_the_last_switch_leaves_the_disk_without_another(
+    bus: Bus, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = await registry.materialise(version_of(ONE), ONE)  # the bus has it no more
+    active = await bus.activate(await stored(bus, TWO, "shop.pack"))
+    await registry.refresh()
+    assert gone.exists()
+    monkeypatch.setattr(folders, "KEPT_S", -1.0)
+    registry.seen(active)
+    async with asyncio.timeout(10):
+        while gone.exists():
+            await asyncio.sleep(0.01)
+    assert await registry.folder(active.version)
 
 
 async def test_a_folder_that_is_asked_for_again_is_young_again_and_one_that_was_taken_away_is_not_handed_out(

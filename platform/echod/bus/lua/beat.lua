@@ -4,7 +4,8 @@
 -- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms, names on the bell]
 -- ERRORS  LEASE the node number is another's now
 -- FLAGS   allow-oom
--- INCLUDE time counters news ring bell close rows recover trim
+-- INCLUDE time counters news ring bell close rows recover trim versions
+-- A pump's also forgets versions that nobody needs any more.
 -- Names that are on the bell while the caller's own pop is out: that pop may never have arrived.
 -- Outside Cluster one call covers all queues; their bases are derived from the global one by the queue's name.
 local mine = redis.call('HGET', g.nodes, number)
@@ -52,5 +53,6 @@ for _, name in ipairs(redis.call('HKEYS', g.queues)) do
   queues[#queues + 1] = {name, next_in_ms}
   close(q)
 end
+if pump == '1' then collect_versions(VERSIONS_AT_ONCE) end
 local active = redis.call('HMGET', g.active, 'version', 'generation', 'at')
 return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped, redis.call('LLEN', g.wake)}
