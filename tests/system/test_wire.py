@@ -240,6 +240,30 @@ async def test_pipelined_requests_are_answered_in_order(rig: Rig) -> None:
         assert [(await connection.answer())[0] for _ in range(4)] == [202, 200, 400, 200]
 
 
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (post(CHUNKED, b"Content-Length: 3"), "can't be present with"),
+        (post(b"Content-Length: 1", b"Content-Length: 2") + b"11", "Content-Length"),
+        (post(CHUNKED) + b"zz\r\n1\r\n0\r\n\r\n", "chunk size"),
+        (post(b"Content-Length: 1").replace(b"\r\n", b"\n") + b"1", "CRLF"),
+    ],
+)
+async def test_a_request_that_cannot_be_read_is_told_why(rig: Rig, sent: bytes, said: str) -> None:
+    async with wire(rig) as connection:
+        await connection.send(sent)
+        status, _, body = await connection.answer()
+        assert (status, said in msgspec.json.decode(body)["detail"]) == (400, True), body
+
+
+async def test_who_waits_is_told_that_its_connection_is_gone_whatever_was_pipelined_behind(rig: Rig) -> None:
+    async with wire(rig) as connection:
+        await connection.send(post(b"Content-Length: 1", b"Prefer: wait=60") + b"1" + GET + GET)
+        await until(lambda: len(rig.desk.waiting) == 1)
+        connection.writer.transport.abort()
+        await until(lambda: len(rig.desk.waiting) == 0)
+
+
 async def test_rubbish_behind_a_good_request_does_not_answer_for_it(rig: Rig) -> None:
     async with wire(rig) as connection:
         await connection.send(post(b"Content-Length: 1") + b"1" + b"\0rubbish\r\n\r\n" + GET)

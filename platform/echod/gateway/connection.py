@@ -78,6 +78,7 @@ class Connection(HttpToolsProtocol):
         self._discarded_bytes = 0  # on this connection
         self._trailers = 0
         self._began = 0.0
+        self._running: RequestResponseCycle | None = None  # what is answered now; `cycle` is what was read last
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -88,7 +89,15 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        running = self._running
+        if running is not None and not running.response_complete:  # uvicorn tells the last one alone
+            running.disconnected = True
+            running.message_event.set()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -100,8 +109,8 @@ class Connection(HttpToolsProtocol):
             self._parse(data)
         except httptools.HttpParserInvalidURLError:
             self._spoil("bad-request", EXPECTED)
-        except httptools.HttpParserError:
-            self._spoil("bad-request", "expected a well-formed HTTP/1.1 request")
+        except httptools.HttpParserError as error:  # its words are fixed ones, never the sender's
+            self._spoil("bad-request", f"expected a well-formed HTTP/1.1 request: {error}")
         if self._refusal is not None:
             self._refuse(self._refusal)
         else:

@@ -22,14 +22,20 @@ TERM_PATTERN = "^([1-9][0-9]{0,2}[mhd]|[1-9][0-9]?w)$"
 LINK_MS = 10 * 60_000
 NAME_PATTERN = "^[A-Za-z0-9_.@-]{1,64}$"
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}", re.ASCII)
+_TERM = re.compile(TERM_PATTERN, re.ASCII)
+
+
+def _spelled(pattern: str) -> msgspec.Meta:
+    """For the description alone: what does not match is refused in words, not by the pattern."""
+    return msgspec.Meta(extra_json_schema={"pattern": pattern})
 
 
 class Wanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of POST /tokens."""
 
-    name: Annotated[str, msgspec.Meta(pattern=NAME_PATTERN, max_length=64)]
+    name: Annotated[str, _spelled(NAME_PATTERN)]
     scopes: Annotated[list[Scope], msgspec.Meta(min_length=1, max_length=8)]
-    expires: Annotated[str, msgspec.Meta(pattern=TERM_PATTERN)] | None = None  # none: it does not
+    expires: Annotated[str, _spelled(TERM_PATTERN)] | None = None  # none: it does not
 
 
 class WantedLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +84,9 @@ async def revoke(desk: Desk, request: Request) -> Response:
     rows = (await desk.bus.tokens()).rows
     row = next((row for row in rows if row.kind == "token" and row.name == name), None)
     if row is None:
-        raise Problem("unknown-token", f"no token is called {shortened(name)!r}; GET /tokens lists them")
+        raise Problem(
+            "unknown-token", f"no token is called {shortened(name)!r}; `echod token list` (GET /tokens) lists them"
+        )
     _within(request, row.scopes)
     await desk.bus.revoke_token(name=name)
     desk.keyring.heard()
@@ -116,10 +124,10 @@ def _within(request: Request, scopes: list[Scope] | frozenset[Scope]) -> list[Sc
 def _term(text: str | None) -> int | None:
     if text is None:
         return None
-    try:
-        return duration_ms(text)
-    except ValueError as error:
-        raise Problem("invalid-parameter", f"expires: {error}") from None
+    if not _TERM.fullmatch(text):
+        expected = "expected minutes, hours, days or weeks, such as 30m, 12h, 90d or 8w"
+        raise Problem("invalid-parameter", f"expires: {expected}, got {shortened(text)!r}")
+    return duration_ms(text)
 
 
 def _view(row: TokenRow, now_ms: int) -> dict[str, object]:

@@ -57,7 +57,10 @@ def available(folder: str | None = None, most: str = "strict") -> Available:
         ran = subprocess.run(command, capture_output=True, env={"PATH": "/usr/bin:/bin"}, timeout=LIMIT_S, check=True)
         said: dict[str, Any] = json.loads(ran.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise RuntimeError(f"the walls could not be tried: {error}") from None
+        told = getattr(error, "stderr", None) or b""
+        why = told.decode(errors="replace").strip().rpartition("\n")[2] or error
+        where = f"with {sys.executable} in an empty environment"
+        raise RuntimeError(f"the walls could not be tried {where}: {why}") from None
     if said["python"] != sys.version:
         raise RuntimeError(f"expected workers to run Python {sys.version!r}, got {said['python']!r}")
     return Available(cast("Level", said["level"]), tuple(said["missing"]), tuple(said["walls"]))

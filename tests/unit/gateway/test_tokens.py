@@ -98,6 +98,18 @@ async def test_a_name_is_given_once_and_an_unknown_one_is_404(closed: Rig) -> No
 
 
 @pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"name": "bad name!"}, "name: expected 1 to 64 of A-Z a-z 0-9 _ . @ -, got 'bad name!'"),
+        ({"expires": "0s"}, "expires: expected minutes, hours, days or weeks, such as 30m, 12h, 90d or 8w, got '0s'"),
+    ],
+)
+async def test_a_name_and_a_term_are_refused_in_words(closed: Rig, wrong: dict[str, str], said: str) -> None:
+    answer = await closed.http.post("/tokens", json={"name": "ci", "scopes": ["read"], **wrong}, headers=MAIN)
+    assert (answer.status_code, answer.json()["detail"]) == (422, said)
+
+
+@pytest.mark.parametrize(
     ("body", "status"),
     [
         (b"{", 400),
