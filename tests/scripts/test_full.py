@@ -83,9 +83,9 @@ async def test_a_queue_whose_children_cannot_be_minted_rests_and_others_go_on(bu
     (parent,) = await claim(bus, 1)
     fill(full)
     child = Child("g", Mint(id=bus.new_job_id(), payload=b"\x01", parent=parent.id))
-    await settle(bus, [done(parent, children=(child,))])
-    answer = await bus.claim("f", ME, 1, LEASE_MS)
-    assert (answer.jobs, answer.blocked, answer.retry_in_ms) == ((), "full", 1000)
+    following = await bus.settle("f", ME, [done(parent, children=(child,))], count=1, lease_ms=LEASE_MS)
+    for answer in (following.claim, await bus.claim("f", ME, 1, LEASE_MS)):
+        assert (answer.jobs, answer.blocked, answer.retry_in_ms) == ((), "full", 1000)
     await claim_one(bus, "g")
     full.command("CONFIG", "SET", "maxmemory", "0")
     assert len(await claim(bus, 1)) == 1

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from importlib import resources
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from echod.bus import keys, scripts
 from echod.bus.protocol import document
+from echod.model.job import State
 from valkey import Server
 
 LUA = Path(str(resources.files("echod.bus"))) / "lua"
@@ -160,6 +162,32 @@ def test_every_script_compiles(server: Server) -> None:
 def test_the_protocol_page_is_current() -> None:
     page = Path(__file__).parents[2] / "docs" / "protocol.md"
     assert page.read_text() == document(), "run: python -m echod.bus.protocol > docs/protocol.md"
+
+
+def rows_of(text: str, head: str) -> list[list[str]]:
+    """A table's rows, cell by cell."""
+    lines = text.split(head + "\n")[1].split("\n\n")[0].splitlines()[1:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_drawn_states_are_those_there_are_and_their_arrows_are_verbs() -> None:
+    page = document()
+    arrows = rows_of(page, "| from | to | by | when |")
+    named = {state for begin, end, *_ in arrows for state in f"{begin}, {end}".split(", ") if state}
+    assert named == {*get_args(State), "gone"}
+    assert {verb for arrow in arrows for verb in re.findall(r"`(\w+)`", arrow[2])} <= set(scripts.names())
+    drawing = page.split("```")[1]
+    assert all(state in drawing for state in get_args(State))
+    assert set(re.findall(r"(\w+) ?(?:\(|:)", drawing)) >= {"mint", "tick", "settle"}
+
+
+def test_the_seeds_names_lead_to_verbs_and_keys_that_there_are() -> None:
+    seeds = rows_of(document(), "| seed | here | |")
+    fields = {"a", "h"}  # of the row, which include/rows.lua lists
+    found = {word for _, ours, _ in seeds for word in re.findall(r"`(\w+:?)", ours)}
+    known = {*scripts.names(), *keys.QUEUE_KEYS, "JOB", "want", "at", "in", "BLPOP", *fields}
+    assert found - known == set()
+    assert len({seed for seed, *_ in seeds}) == len(seeds)
 
 
 UNPACKED = {  # what is written as many arguments at once: of a fixed length, or cut to one

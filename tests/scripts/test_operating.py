@@ -337,3 +337,20 @@ async def test_at_most_eight_listen_to_a_job_the_last_that_asked(bus: Bus, serve
     for number in range(10):
         await bus.run("listen", "f", id=job, channel=f"c{number}")
     assert server.command("HGET", f"emq:{{f}}:job:{job}", "wt") == b"\n".join(b"c%d" % n for n in range(9, 1, -1))
+
+
+async def test_a_check_finds_what_is_not_in_its_one_place(bus: Bus, server: Server) -> None:
+    ids = await mint(bus, count=4)
+    assert await bus.check("f", 100) == (4, [])
+    server.command("ZADD", "emq:{f}:dead", 1, ids[0])
+    server.command("ZREM", "emq:{f}:lane:-", ids[1])
+    server.command("DEL", f"emq:{{f}}:job:{ids[2]}")
+    server.command("SADD", "emq:{f}:held", "-")
+    looked, faults = await bus.check("f", 100)
+    assert looked == 4
+    assert {(which, what.split(" whose")[0]) for what, which in faults} >= {
+        (ids[0], "a job in dead and lane"),
+        (ids[1], "a job in no place"),
+        (ids[2], "a job without a row"),
+    }
+    assert any(which == "-" for _, which in faults)

@@ -12,7 +12,7 @@ import pytest
 from audit import audit
 from doing import claim_one, counted
 from echod.bus import Bus
-from echod.bus.answers import Occurred, RecurrenceRow
+from echod.bus.answers import Filled, Occurred, RecurrenceRow
 from echod.bus.occurring import CALL_OCCURRENCES
 from echod.errors import Refused
 from echod.model.ids import VersionId
@@ -351,6 +351,18 @@ async def test_run_now_mints_by_hand_and_does_not_move_the_due(bus: Bus, server:
     assert job.occurrence.manual
     assert (await row(bus)).next_ms == FIRST_MS
     assert await bus.run_now("f", "unknown", bus.new_job_id()) is None
+
+
+async def test_a_backfill_mints_each_instant_once_and_of_no_unknown_rule(bus: Bus, server: Server) -> None:
+    await write(bus)
+    asked = [(FIRST_MS - step * 1000, bus.new_job_id()) for step in (2, 1)]
+    assert await bus.backfill("f", "r", asked) == [Filled(due_ms, id, True) for due_ms, id in asked]
+    more = [*((due_ms, bus.new_job_id()) for due_ms, _ in asked), (FIRST_MS - 500, bus.new_job_id())]
+    filled = await bus.backfill("f", "r", more)
+    assert filled == [Filled(due_ms, id, False) for due_ms, id in asked] + [Filled(*more[2], True)]
+    assert await bus.backfill("f", "unknown", asked) is None
+    assert len(audit(server, "f").rows) == 3
+    assert (await row(bus)).next_ms == FIRST_MS
 
 
 async def test_an_earlier_due_of_a_rule_is_told_to_all(bus: Bus, server: Server) -> None:

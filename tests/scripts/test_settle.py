@@ -356,3 +356,19 @@ async def test_progress_is_the_holders_to_tell(bus: Bus) -> None:
     assert (await bus.job(id)).progress == (0.4, "half-way")  # type: ignore[union-attr]
     assert not await bus.progress("f", Hold(id, 9, "x"), 0.9)
     assert (await bus.job(id)).progress == (0.4, "half-way")  # type: ignore[union-attr]
+
+
+async def test_a_settle_that_asks_for_more_says_why_there_is_nothing(bus: Bus) -> None:
+    async def asked() -> tuple[str | None, int | None]:
+        await mint(bus)
+        job = await claim_one(bus)
+        claim = (await bus.settle("f", ME, [done(job)], count=1, lease_ms=LEASE_MS)).claim
+        return claim.blocked, claim.retry_in_ms
+
+    assert await asked() == ("empty", None)
+    await mint(bus)
+    job = await claim_one(bus)
+    await mint(bus)
+    await bus.pause("f")
+    claim = (await bus.settle("f", ME, [done(job)], count=1, lease_ms=LEASE_MS)).claim
+    assert (claim.jobs, claim.blocked) == ((), "paused")

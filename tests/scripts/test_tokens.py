@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from echod.bus import Bus
 from valkey import Server
 
@@ -80,6 +82,15 @@ async def test_the_thousand_and_first_session_ends_the_oldest(bus: Bus, server: 
     digests = {row.digest for row in (await bus.tokens()).rows}
     assert len(digests) == 1000
     assert "first" not in digests
+
+
+async def test_two_thousand_tokens_are_the_most_and_what_ended_makes_room(bus: Bus, server: Server) -> None:
+    entry = msgspec.msgpack.encode(["link", "", "", ["read"], 1, 2, 0])  # over since long
+    kept = msgspec.msgpack.encode(["token", "other", "", ["read"], 1, 0, 0])
+    server.command("HSET", "emq:{~}:tokens", *(part for number in range(2000) for part in (f"d{number}", kept)))
+    assert await bus.make_token("new", name="ci", scopes=["read"]) == "full"
+    server.command("HSET", "emq:{~}:tokens", "d7", entry)
+    assert await bus.make_token("new", name="ci", scopes=["read"]) == "made"
 
 
 async def test_use_is_noted_once_a_minute_and_never_brings_a_revoked_token_back(bus: Bus, server: Server) -> None:

@@ -1,12 +1,16 @@
-"""docs/protocol.md, made from the scripts' headers: `python -m echod.bus.protocol`."""
+"""docs/protocol.md, from the scripts' headers and the drawn states: `python -m echod.bus.protocol` in a checkout."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from echod.bus import keys, scripts
 
+STATES = Path(__file__).parents[3] / "docs" / "states.md"
 _PREFACE = """# The bus protocol
 
-Generated from the headers in `platform/echod/bus/lua/` by `python -m echod.bus.protocol`; a test keeps it current.
+Generated from the headers in `platform/echod/bus/lua/`, with [the states](states.md), by
+`python -m echod.bus.protocol`; a test keeps it current.
 
 A verb is one script: `EVALSHA <sha> 2 emq:{queue}: emq:{~}: <arguments in the order of ARGV>`. All keys of a queue are
 its base and a name; `global.…` are names under the second base. Every verb may be sent again after a lost reply without
@@ -14,11 +18,13 @@ a second effect.
 """
 
 _SEEDS = (
+    ("a branded JOB", "the id, `JOB` and 11 of base62", "made by the caller; its order is mint order"),
     ("enqueue", "`mint`", "row and place in one step"),
     ("enqueue_at, enqueue_in", "`mint` with `at`, `in`", "`in` is priced by the server's clock"),
     ("Repeat (register)", "`recur`, `unrecur`", "a rule with a revision and a generation"),
     ("Repeat (an occurrence)", "`occur`", "one fresh job per due instant, whoever asks, however often"),
     ("the schedule's visibility fence", "`schedule` and `tick`", "hidden until the server's TIME has passed the score"),
+    ("ready", "`lane:<lane>`", "pending: promoted, and not claimed yet"),
     ("Pump", "`tick`, `beat`", "promotes, recovers, answers due recurrences; decided by the bus"),
     ("claim", "`claim`", "a lease, fenced by (attempts, holder)"),
     ("bclaim", "`claim`, `settle` with `want` > 1", "many in one trip, lanes in turn"),
@@ -30,7 +36,7 @@ _SEEDS = (
     ("extendLock, extendLocks", "`extend`", "a batch; says what is lost and what shall stop"),
     ("releaseLock", "`settle` release", "back to its lane, uncharged"),
     ("stalled-job sweep", "`tick`", "begun: charged as `lost`; not begun: uncharged"),
-    ("morgue", "`dead`, `redrive`", ""),
+    ("morgue", "`dead`, `redrive`", "until redriven, purged or expired"),
     ("archive", "`done`", "by age, count and bytes"),
     ("metrics", "`m:<minute>`, `h:<hour>`", "counted once, in the script that moves the job"),
 )
@@ -38,7 +44,7 @@ _SEEDS = (
 
 def document() -> str:
     """The whole text."""
-    parts = [_PREFACE, "## Keys\n", _keys(), "## Verbs\n"]
+    parts = [_PREFACE, "## Keys\n", _keys(), "#" + STATES.read_text(), "## Verbs\n"]
     parts += [_verb(name) for name in scripts.names()]
     parts += ["## The seeds' names\n", "| seed | here | |\n|---|---|---|"]
     parts += [f"| {seed} | {ours} | {note} |" for seed, ours, note in _SEEDS]

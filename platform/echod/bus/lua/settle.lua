@@ -1,7 +1,7 @@
 -- Settle a batch of claims, each by its verdict, and claim the next `want` turns in the same step.
 -- KEYS    job: active out meta
 -- ARGV    claimer sequence want lease_ms holder popped begun verdicts
--- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked, retry_in_ms, limited, rebuilt_ms|absent]
+-- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked: empty|paused|capped|full|nil, retry_in_ms|nil, limited, rebuilt_ms|absent]
 -- FLAGS   allow-oom (second head: after -OOM)
 -- INCLUDE time counters news ring bell close rows serve full last trim
 -- `verdicts` is msgpack: [kind, id, attempts, holder, run, started, ended, …]; run is packed, for the page to read:
