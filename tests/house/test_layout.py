@@ -54,3 +54,20 @@ def test_a_light_import_of_echofn_brings_no_machinery():
 
 def test_every_script_of_the_makefile_and_ci_is_executable():
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.(now|utcnow|today)\(|\bfrom time import [^\n]*\btime\b")
+FOR_PEOPLE = {  # who reads the host's wall clock: for a line of a log, a look by hand, the age of a file on this host
+    "platform/echod/cli/cron.py",
+    "platform/echod/cli/doctor.py",
+    "platform/echod/cli/foreground.py",
+    "platform/echod/log.py",
+    "platform/echod/registry/folders.py",
+}
+
+
+def test_no_hosts_clock_decides_what_is_due_or_whose_a_lease_is():
+    """However wrong it is: promise 2."""
+    sources = [name for name in tracked() if re.match(r"(platform|runtime)/.*\.py$", name)]
+    code = {name: re.sub(r"(?m)#.*$|\"[^\"\n]*\"", "", (ROOT / name).read_text()) for name in sources}
+    assert {name for name, text in code.items() if WALL_CLOCK.search(text)} == FOR_PEOPLE

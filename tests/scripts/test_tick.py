@@ -510,6 +510,30 @@ async def test_of_eight_who_race_for_a_job_one_gets_it(bus: Bus) -> None:
         assert [job.id for jobs in found for job in jobs] == [id]
 
 
+async def test_of_eight_pumps_over_one_mountain_each_job_is_promoted_once_and_none_works_for_nothing(
+    server: Server,
+) -> None:
+    pumps = [await Bus.open(server.address) for _ in range(8)]
+    await pumps[0].join("NOD1")  # type: ignore[arg-type]
+    ids = await mint(pumps[0], count=3_000, at_ms=server.clock.now_ms() + 500_000)
+    server.clock.advance(500_001)
+    ticks: list[int] = []
+
+    async def pump_on(pump: Bus) -> None:
+        more = True
+        while more:
+            tick = await pump.tick("f")
+            ticks.append(tick.promoted)
+            more = tick.more
+
+    await asyncio.gather(*map(pump_on, pumps))
+    assert sum(ticks) == 3_000
+    assert len(ticks) <= 3_000 // 200 + 2 * len(pumps)  # linear: each ends with one empty look
+    assert sorted(audit(server, "f").lanes["-"]) == ids
+    for pump in pumps:
+        await pump.close()
+
+
 async def test_while_a_queue_is_paused_what_falls_due_and_what_is_lost_waits_and_runs_after(
     bus: Bus, server: Server
 ) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from echod.model.job import Done, Hold, Mint, RunRecord
+from echod.model.job import Dead, Done, Error, Hold, Mint, RunRecord
 from echod.policy.jitter import job_due
-from echofn.manifest import CronTrigger, EveryTrigger, Overlap
+from echofn.manifest import CronTrigger, EveryTrigger, Overlap, Policy
 from system.test_pump import MINUTE_MS, Node, function, joined, ms, pump_process, until
 from system.test_pump import node as node  # the fixture
 from valkey import Server
@@ -33,6 +33,49 @@ async def test_a_backlog_is_caught_up_instant_by_instant_and_meets_the_overlap(
     newest = [job for job in await node.jobs() if job.state == "pending"]
     assert len(newest) == minted - cancelled
     assert row.next_ms == ms("2026-06-01T12:08:00Z")
+
+
+@pytest.mark.parametrize("end", ["cancelled", "purged", "dead", "lost", "evicted"])
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue"])
+async def test_the_next_instant_has_its_job_whatever_became_of_the_last(
+    node: Node, server: Server, end: str, overlap: Overlap
+) -> None:
+    """It is the schedule that makes the next one, not the job before."""
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("", "* * * * *", overlap=overlap), policy=Policy(retries=0)))
+    server.clock.set(ms("2026-06-01T12:01:01Z"))
+    await node.settle()
+    (first,) = await node.jobs()
+    if end in ("dead", "lost"):
+        [job] = (await node.bus.claim("shop.tick", "W", 1, 15_000)).jobs
+        hold = Hold(job.id, job.attempts, job.holder)
+        now_ms = node.bus.clock.now_ms()
+        run = RunRecord("W", "DEP1", now_ms, now_ms)
+        if end == "dead":
+            await node.bus.settle("shop.tick", "W", [Dead(hold, run, Error("E", "no"))], lease_ms=15_000)
+        else:
+            await node.bus.extend("shop.tick", [hold], 15_000, begun=[hold])
+    elif end == "evicted":
+        server.command("DEL", f"emq:{{shop.tick}}:job:{first.id}")
+    else:
+        await node.bus.cancel("shop.tick", first.id)
+        if end == "purged":
+            assert await node.bus.purge("shop.tick", [first.id], ["cancelled"]) == (first.id,)
+    for minute in (2, 3):
+        server.clock.set(ms(f"2026-06-01T12:0{minute}:01Z"))
+        await node.settle()  # a clock that steps by more than a lease holds what is lost back for one lease
+        for _ in range(2):
+            server.clock.advance(8_000)
+            await node.settle()
+        for waiting in (await node.bus.claim("shop.tick", "W", 5, 15_000)).jobs:
+            now_ms = node.bus.clock.now_ms()
+            held, ran = Hold(waiting.id, waiting.attempts, waiting.holder), RunRecord("W", "DEP1", now_ms, now_ms)
+            await node.bus.settle("shop.tick", "W", [Done(held, ran)], lease_ms=15_000)
+    made = {job.occurrence.due_ms for job in await node.jobs() if job.occurrence and job.id != first.id}
+    row = await node.row()
+    assert ms("2026-06-01T12:03:00Z") in made
+    assert len(made) + row.skipped == 2
+    assert row.next_ms == ms("2026-06-01T12:04:00Z")
 
 
 async def test_racing_pumps_give_each_instant_one_outcome_under_an_overlap(
