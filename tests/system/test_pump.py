@@ -144,16 +144,16 @@ async def test_a_pump_killed_and_one_frozen_leave_no_second_out_or_twice(node: N
         return len(await node.dues()) >= more
 
     with pump_process(server) as first, pump_process(server) as second:
-        await until(lambda: minted(3), within_s=20)
+        await until(lambda: minted(3), within_s=60)
         first.kill()
-        await until(lambda: minted(6))
+        await until(lambda: minted(6), within_s=60)
         with pump_process(server) as third:
             second.send_signal(signal.SIGSTOP)
-            await until(lambda: minted(10), within_s=20)
+            await until(lambda: minted(10), within_s=60)
             second.send_signal(signal.SIGCONT)
             third.kill()
             third.wait()
-            await until(lambda: minted(13), within_s=20)
+            await until(lambda: minted(13), within_s=60)
     dues = await node.dues()
     assert dues == list(range(dues[0], dues[-1] + 1000, 1000))
     assert all(job.minted_ms >= job.due_ms for job in await node.jobs())

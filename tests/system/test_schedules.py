@@ -163,6 +163,35 @@ async def test_a_damaged_row_is_parked_and_the_others_go_on(node: Node, server: 
     assert {row.name: row.error for row in await node.bus.recurrences("shop.tick")}["revision"] == ""
 
 
+async def test_a_damaged_row_is_whole_again_once_it_is_deployed_again(node: Node, server: Server) -> None:
+    """What it remembers that can be read stays: no instant twice."""
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    rules = function(*(CronTrigger(name, "* * * * *") for name in DAMAGED))
+    await node.deploy(rules)
+    server.clock.set(ms("2026-06-01T12:01:01Z"))
+    await node.settle()
+    for name, (field, value) in DAMAGED.items():
+        server.command("HSET", f"emq:{{shop.tick}}:repeat:{name}", field, value)
+    server.clock.set(ms("2026-06-01T12:02:01Z"))
+    await node.settle()
+    rows = {row.name: row for row in await node.bus.recurrences("shop.tick")}
+    parked = [name for name in DAMAGED if rows[name].error]
+    assert parked == [name for name in DAMAGED if name != "trigger"]  # which the pump had read before
+    await node.deploy(rules)
+    await node.settle()
+    rows = {row.name: row for row in await node.bus.recurrences("shop.tick")}
+    assert {name: rows[name].error for name in DAMAGED} == dict.fromkeys(DAMAGED, "")
+    server.clock.set(ms("2026-06-01T12:03:01Z"))
+    await node.settle()
+    instants = Counter(
+        (job.occurrence.recurrence, job.occurrence.due_ms) for job in await node.jobs() if job.occurrence
+    )
+    assert set(instants.values()) == {1}
+    assert Counter(due_ms for _, due_ms in instants) == {
+        ms(f"2026-06-01T12:0{minute}:00Z"): len(DAMAGED) for minute in (1, 2, 3)
+    }
+
+
 DAMAGED = {
     "revision": ("rev", b"\xff"),
     "due": ("next", b"soon"),

@@ -97,7 +97,11 @@ async def backfill(desk: Desk, request: Request) -> Response:
     desk.function(row.queue)
     now_ms = desk.bus.clock.now_ms()
     from_ms = _read("from", wanted.from_)
-    to_ms = now_ms if wanted.to is None else min(_read("to", wanted.to), now_ms)
+    to_ms = now_ms if wanted.to is None else _read("to", wanted.to)
+    if wanted.to is not None and to_ms < from_ms:
+        told = f"from: expected an instant not after to, {wanted.to}, got {wanted.from_}; swap them"
+        raise Problem("invalid-parameter", told)
+    to_ms = min(to_ms, now_ms)
     dues = await asyncio.to_thread(instants.within, _rule(row), from_ms, to_ms, wanted.limit)
     if len(dues) > wanted.limit:
         told = f"expected at most {wanted.limit} instants from {wanted.from_} to {instant(to_ms)}, got more"

@@ -124,6 +124,7 @@ async def test_a_pause_and_an_overlap_do_not_hold_it_up(rig: Rig, hour_ms: int) 
         ({"from": "yesterday"}, "from: expected"),
         ({"from": "2026-03-01T00:00:00"}, "from: expected"),
         ({"from": "2026-03-01T00:00:00Z", "to": "later"}, "to: expected"),
+        ({"from": "2026-03-01T00:00:00Z", "to": "2026-02-01T00:00:00Z"}, "from: expected an instant not after to"),
         ({"from": "2026-03-01T00:00:00Z", "limit": 0}, "limit"),
         ({"from": "2026-03-01T00:00:00Z", "limit": 10_001}, "limit"),
         ({"from": "2026-03-01T00:00:00Z", "until": "x"}, "until"),

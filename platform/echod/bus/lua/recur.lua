@@ -4,13 +4,15 @@
 -- RETURNS same | created | changed | older (a newer generation wrote this queue) | taken (the name is code's, or not code's)
 -- INCLUDE time counters news ring bell close rows birth generation again
 -- Without a generation it was registered at run time (`own`): no version's convergence changes or removes it.
+-- One that is parked (`err`) is never the same: what cannot be read of its row is dropped, and its due asked for again at once.
 -- One that comes back (`gone`) keeps its counts, its pause and its last due, so that a late question meets the same answer.
 local before = answered(q, call)
 if before then return before end
 local is_code = generation ~= ''
 if is_code and is_older(q, generation) then return 'older' end
 local key = repeat_key(q, name)
-local old = redis.call('HMGET', key, 'rule', 'tz', 'trigger', 'payload', 'lane', 'rev', 'paused', 'next', 'prio', 'own', 'gone')
+local old = redis.call('HMGET', key, 'rule', 'tz', 'trigger', 'payload', 'lane', 'rev', 'paused', 'next', 'prio', 'own', 'gone', 'err',
+  'recent', 'jobs', 'missed', 'skipped')
 local is_back = old[11]
 if old[1] and not is_back and (old[10] == '1') == is_code then return 'taken' end
 if is_back and not is_code then
@@ -21,7 +23,7 @@ local same_rule = not is_back and old[1] == rule and old[2] == tz
 if is_code then redis.call('HSET', q.meta, 'gen', generation) end
 register(q, queue)
 redis.call('SADD', q.rules, name)
-if same_rule and old[3] == trigger and old[4] == payload and old[5] == lane and old[9] == priority then
+if same_rule and not old[12] and old[3] == trigger and old[4] == payload and old[5] == lane and old[9] == priority then
   if is_code then redis.call('HSET', key, 'gen', generation) end
   return 'same'
 end
@@ -29,8 +31,18 @@ redis.call('HSET', key, 'rule', rule, 'tz', tz, 'trigger', trigger, 'payload', p
   'prio', priority, 'ov', overlap, 'rev', (tonumber(old[6]) or 0) + 1)
 redis.call('HSET', key, is_code and 'gen' or 'own', is_code and generation or 1)
 redis.call('HDEL', key, 'err', 'gone')
+if old[12] then
+  for i, field in ipairs({'recent', 'jobs'}) do
+    local is_read, list = pcall(cmsgpack.unpack, old[12 + i] or '')
+    if not is_read or type(list) ~= 'table' then redis.call('HDEL', key, field) end
+  end
+  for i, field in ipairs({'missed', 'skipped'}) do
+    if not string.match(old[14 + i] or '', '^%d+$') then redis.call('HDEL', key, field) end
+  end
+  if tonumber(old[8]) then next_ms = same_rule and old[8] or next_ms end
+end
 -- The due stands when only payload or policy changed; a changed rule starts from what the caller computed from the last due.
-if not same_rule and next_ms ~= '' then
+if (not same_rule or old[12]) and next_ms ~= '' then
   redis.call('HSET', key, 'next', next_ms)
   if not old[7] then
     redis.call('ZADD', q['repeat'], next_ms, name)
