@@ -73,16 +73,17 @@ def json_schema(kind: Any, mode: Mode) -> dict[str, Any]:
             definitions.update({f"{own}.{name}": part for name, part in body.pop("$defs", {}).items()})
         return known[each]
 
-    schema = _marked(kind, of_model)
+    schema = _marked(kind, of_model, mode)
     if definitions:
         schema["$defs"] = {**schema.get("$defs", {}), **definitions}
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))  # what an author put in may be no JSON
     return plain
 
 
-def _marked(kind: Any, of_model: Any) -> dict[str, Any]:
+def _marked(kind: Any, of_model: Any, mode: Mode) -> dict[str, Any]:
     """`msgspec.json.schema`, with READ_AS beside what msgspec reads out of text. `format` alone does not do: a datetime
-    that may be without a zone has none, and one that an author wrote beside a plain `str` binds nobody.
+    that may be without a zone has none, and one that an author wrote beside a plain `str` binds nobody. A Decimal
+    comes in as a number, too, which msgspec and pydantic both read.
 
     There is no hook for msgspec's own kinds: this overrides what its generator calls for each. (A test holds it.)
     """
@@ -95,7 +96,12 @@ def _marked(kind: Any, of_model: Any) -> dict[str, Any]:
                 t = t.type
             if read := _READ.get(type(t).__name__):
                 tz = getattr(t, "tz", None)
-                schema[READ_AS] = read if tz is None else f"{'aware' if tz else 'naive'} {read}"
+                mark = read if tz is None else f"{'aware' if tz else 'naive'} {read}"
+                if read != "decimal" or mode == "serialization":
+                    schema[READ_AS] = mark
+                elif "anyOf" not in schema:  # it is asked about again with what an author wrote beside it
+                    text = {"type": schema.pop("type"), "format": schema.pop("format"), READ_AS: mark}
+                    schema["anyOf"] = [text, {"type": "number"}]
             return schema
 
     info = inspect.type_info(kind)

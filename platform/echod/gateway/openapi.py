@@ -280,10 +280,17 @@ def _moved(schema: dict[str, Any] | None, prefix: str, defined: dict[str, Any], 
     if schema is None:
         return {"$ref": _CARRIED} if is_payload else {}
 
-    def moved(item: Any) -> Any:
+    def moved(item: Any, under: str = "") -> Any:
+        """`under`: the keyword that it stands under. A discriminator's `mapping` refers as `$ref` does."""
+        if isinstance(item, str):
+            return _renamed(item, prefix) if under == "$ref" else item
         if isinstance(item, dict):
             entries = cast("dict[str, Any]", item)
-            found = {key: _renamed(value, prefix) if key == "$ref" else moved(value) for key, value in entries.items()}
+            refers = under == "$ref"
+            found = {
+                key: moved(value, "$ref" if refers or (under, key) == ("discriminator", "mapping") else key)
+                for key, value in entries.items()
+            }
             return {**_CARRYING.get(str(found.get("type")), {}), **found} if is_payload else found
         if isinstance(item, list):
             return [moved(each) for each in item]  # pyright: ignore[reportUnknownVariableType]  # JSON
@@ -294,8 +301,8 @@ def _moved(schema: dict[str, Any] | None, prefix: str, defined: dict[str, Any], 
     return moved({key: value for key, value in schema.items() if key not in {"$defs", "$schema", "$id"}})
 
 
-def _renamed(reference: Any, prefix: str) -> Any:
-    name = str(reference).removeprefix("#/$defs/")
+def _renamed(reference: str, prefix: str) -> str:
+    name = reference.removeprefix("#/$defs/")
     return f"#/components/schemas/{_component(prefix, name)}" if name != reference else reference
 
 

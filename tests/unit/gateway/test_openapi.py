@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jsonschema_rs
+import msgspec
+import pydantic
 import pytest
 
 from echod.gateway.app import TABLE
 from echod.gateway.openapi import PAGES_ONLY, SHAPES, openapi
+from echofn.models import json_schema
 from unit.gateway.kit import FUNCTIONS, NAMED, Rig, function
 
 
@@ -36,6 +39,42 @@ def test_each_function_has_a_path_with_its_payload_and_its_result() -> None:
         at: Any = document
         for step in reference.removeprefix("#/").split("/"):
             at = at[step]
+
+
+class Cat(msgspec.Struct, tag="cat"):
+    lives: int
+
+
+class Dog(msgspec.Struct, tag="dog"):
+    name: str
+
+
+class Coin(pydantic.BaseModel):
+    kind: Literal["coin"]
+    mapping: str = "#/$defs/Coin"  # no keyword
+
+
+class Card(pydantic.BaseModel):
+    kind: Literal["card"]
+
+
+class Paid(pydantic.BaseModel):
+    by: Annotated[Coin | Card, pydantic.Field(discriminator="kind")]
+
+
+@pytest.mark.parametrize(("kind", "tags"), [(Cat | Dog, {"cat", "dog"}), (Paid, {"coin", "card"})])
+def test_what_a_tag_stands_for_is_found_in_the_document(kind: Any, tags: set[str]) -> None:
+    document: Any = openapi([function("shop.pack", schema=json_schema(kind, "validation"))])
+    schema = document["paths"]["/functions/shop.pack"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    schema = schema.get("properties", {}).get("by", schema)
+    mapping, choices = schema["discriminator"]["mapping"], schema.get("anyOf") or schema["oneOf"]
+    assert set(mapping) == tags
+    assert set(mapping.values()) == {each["$ref"] for each in choices}
+    for tag, reference in mapping.items():
+        found = document["components"]["schemas"][reference.removeprefix("#/components/schemas/")]
+        told = found["properties"][schema["discriminator"]["propertyName"]]
+        assert tag in (told.get("const"), *told.get("enum", ()))
+        assert found["properties"].get("mapping", {}).get("default") in (None, "#/$defs/Coin")
 
 
 def test_what_an_answer_leads_to_is_an_operation_of_the_document() -> None:

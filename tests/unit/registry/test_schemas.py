@@ -152,6 +152,21 @@ def test_text_is_refused_where_a_worker_could_not_read_it_and_nowhere_else(
         assert [fault["path"] for fault in refused.value.faults] == ["$.at[1]"]
 
 
+@pytest.mark.parametrize("kind", [Decimal, Decimal | None, Annotated[Decimal, msgspec.Meta(description="in euro")]])
+def test_a_decimal_may_be_a_number_as_a_worker_reads_it(kind: Any) -> None:
+    holder = msgspec.defstruct("Holder", [("price", kind)])
+    about = function(json_schema(holder, "validation"))
+    for price, read in ((12, "12"), (12.5, "12.5"), (0.1, "0.1"), (-1e300, "-1E+300"), ("12.50", "12.50")):
+        Schemas().check("DEP0", about, {"price": price}, 100)
+        assert str(codec.convert({"price": price}, holder).price) == read
+    for wrong in (True, [12]):
+        with pytest.raises(InvalidPayload, match=r"\$\.price"):
+            Schemas().check("DEP0", about, {"price": wrong}, 100)
+        with pytest.raises(codec.Unfit):
+            codec.convert({"price": wrong}, holder)
+    assert "number" not in str(json_schema(holder, "serialization"))  # a result of it is text
+
+
 def test_formats_that_no_worker_holds_text_against_are_not_held_here() -> None:
     class Model(pydantic.BaseModel):
         at: dt.datetime
