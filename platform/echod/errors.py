@@ -149,14 +149,19 @@ class KeyConflict(Refused):
 
 
 class OrdersRefused(Refused):
-    """Some of many orders were refused; the others stand. `errors`: by the order's index; `jobs`: None for those."""
+    """Some of many orders were refused, or got no answer; the others stand. `errors`: by the order's index; `jobs`:
+    None for those. Whether one with BusAway or NothingListens was minted is unknown.
+    """
 
     code = "orders-refused"
 
     def __init__(self, errors: Mapping[int, EchodError], jobs: Sequence[Any]) -> None:
         index, first = next(iter(sorted(errors.items())))
+        unheard = sum(isinstance(error, BusAway | NothingListens) for error in errors.values())
+        counts = ((len(errors) - unheard, "were refused"), (unheard, "got no answer"))
+        told = " and ".join(f"{count} of {len(jobs)} orders {what}" for count, what in counts if count)
         rest = "the others stand" if len(errors) < len(jobs) else "none was minted"
-        super().__init__(f"{len(errors)} of {len(jobs)} orders were refused, {rest}; order {index}: {first}")
+        super().__init__(f"{told}, {rest}; order {index}: {first}")
         self.errors, self.jobs = dict(errors), list(jobs)
 
 

@@ -17,7 +17,7 @@ from echofn.signature import own_payload, shape_of
 from echofn.units import duration_ms
 
 MAX_CHILDREN_BYTES = 1024 * 1024
-_MAX_TEXT = 10_000  # a lane or a key of any sort is taken; the bus shortens it
+MAX_TEXT = 10_000  # a lane or a key of any sort is taken; the bus shortens it
 _shape_of = functools.lru_cache(maxsize=64)(shape_of)
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
@@ -163,6 +163,6 @@ def _text(what: str, value: str | None) -> int:
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
         raise TypeError(f"expected text for {what}=, got {type(value).__name__}")
     size = len(value.encode())  # a lone surrogate is a UnicodeEncodeError here, at the caller's line
-    if size > _MAX_TEXT:
-        raise ValueError(f"expected at most {_MAX_TEXT:,} bytes for {what}=, got {size:,}")
+    if size > MAX_TEXT:
+        raise ValueError(f"expected at most {MAX_TEXT:,} bytes for {what}=, got {size:,}")
     return size

@@ -519,6 +519,27 @@ def test_an_order_that_the_bus_took_and_nobody_heard_of_is_minted_again_under_it
         assert {warm, order.result(30).id} == {job["id"] for job in jobs_of(node)} - before
 
 
+def test_an_order_whose_job_came_ended_and_went_unheard_is_not_minted_again(node: Node) -> None:
+    def of_loose() -> list[Any]:
+        return [job for job in jobs_of(node) if job["function"] == "shop.loose"]
+
+    with (
+        contextlib.closing(Cutting(f"{node.state}/valkey.sock", every=10**9)) as cutting,
+        echod.Client(f"valkey://127.0.0.1:{cutting.port}") as client,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        client.enqueue("shop.loose", 0).result(30)
+        node.ask("POST", "/functions/shop.loose/purge?state=done")
+        cutting.deaf = True
+        order = pool.submit(client.enqueue, "shop.loose", 1)
+        [job] = until(lambda: [job for job in of_loose() if job["state"] == "done"])
+        assert until(lambda: node.ask("POST", "/functions/shop.loose/purge?state=done")[1]["purged"]) == 1
+        time.sleep(1.0)  # longer than the bus's own connection sends a call again
+        cutting.deaf = False
+        assert order.result(30).id == job["id"]
+    assert of_loose() == []
+
+
 @pytest.mark.parametrize("way", ["http", "bus"])
 def test_every_job_is_there_once_although_the_bus_was_killed_in_between(tmp_path: Path, way: str) -> None:
     node = Node(tmp_path, FILES).start()

@@ -1,7 +1,8 @@
 """A client's way straight to the bus: the same checks as at the gateway, then a mint.
 
 It leases a node number when it first mints, and again when that ran out: a client that mints nothing asks nothing. An
-order that got no answer is minted again under its id for as long as the bus can tell the two apart (5 s).
+order that got no answer is minted again under its id, and under a key that outlives its row: for as long as there is
+patience the bus can tell the two apart.
 """
 
 from __future__ import annotations
@@ -17,17 +18,27 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
 from echod.bus import Bus
 from echod.bus.waiting import Waiting
 from echod.client.connection import CLOSED
-from echod.client.orders import Order, Record, Repeat, Schedule, Ticket
-from echod.errors import BusAbsent, BusAway, BusError, EchodError, InvalidPayload, LeaseGone, Refused
+from echod.client.orders import Order, Record, Repeat, Schedule, Ticket, instant_text
+from echod.errors import (
+    BusAbsent,
+    BusAway,
+    BusError,
+    BusFull,
+    EchodError,
+    InvalidPayload,
+    LeaseGone,
+    Refused,
+    Unconfirmed,
+)
 from echod.model.ids import JobId, NodeId, branded, is_job_id
-from echod.model.job import Job, Mint, Minted
+from echod.model.job import Job, State, Unique
 from echod.policy import calls, nesting
 from echod.registry import schedules
 from echod.registry.registry import Registry
@@ -38,7 +49,7 @@ from echofn.manifest import Function
 T = TypeVar("T")
 UNHEARD_S = 2.0  # where nobody ever listened: it may be just starting
 AT_ONCE = 256  # orders of enqueue_many under way
-RESEND_S = 4.5  # the bus keeps what a resend needs for longer than five seconds
+KEPT_MS = 60_000  # for how much longer than its client's patience the bus knows an order
 _PAUSE_S = 0.1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -76,23 +87,35 @@ class BusDoor:
         """A job, once. Raises BusAway when the bus did not come back in time."""
         bus = await self._open()
         function = await self._function(order.function)
-        call = self._call(function, order)
+        call = self._call(function, order, bus.clock.now_ms())
         mint = calls.mint_of(function, call, await self._id(bus))
-        minted = await self._minted(bus, function.name, mint, fsync=order.durable)
+        if mint.once is None:
+            once = Unique(f"client:{order.key}", int(self._patience_s * 1000) + KEPT_MS)
+            mint = msgspec.structs.replace(mint, once=once)
+        mint_it = partial(bus.mint_outside, function.name, mint, fsync=order.durable)
+        minted = await self._kept_asking(mint_it, again=(BusAway, BusFull, Unconfirmed))
         is_later = bool(order.in_ms) or (order.at_ms is not None and order.at_ms > bus.clock.now_ms())
-        return Ticket(minted.id, function.name, "scheduled" if is_later else "pending")
+        state: State = "scheduled" if is_later else "pending"
+        if minted.duplicate and (job := await self._kept_asking(partial(bus.job, minted.id, queue=function.name))):
+            state = job.state
+        return Ticket(minted.id, function.name, state)
 
     async def enqueue_many(self, orders: Sequence[Order]) -> list[Ticket | EchodError]:
         """Jobs, or why there is none; those of one turn of the loop share calls. Raises BusAway for all of them."""
         told: list[Ticket | EchodError] = []
         for start in range(0, len(orders), AT_ONCE):
             some = (self.enqueue(order) for order in orders[start : start + AT_ONCE])
-            for each in await asyncio.gather(*some, return_exceptions=True):
+            said = await asyncio.gather(*some, return_exceptions=True)
+            for each in said:
                 if not isinstance(each, Ticket | EchodError):
                     raise each
                 told.append(each)
-        if told and all(isinstance(each, BusAway) for each in told):
-            raise cast("BusAway", told[0])
+            first = said[0]
+            if isinstance(first, BusAway) and all(isinstance(each, BusAway) for each in said):
+                if not start:
+                    raise first
+                told += [first] * (len(orders) - len(told))  # its patience is over
+                break
         return told
 
     async def record(self, id: str, function: str | None) -> Record:
@@ -163,14 +186,19 @@ class BusDoor:
                 self._following = asyncio.create_task(registry.run(), name="client-registry")
             return self._bus
 
-    async def _kept_asking(self, ask: Callable[[], Awaitable[T]], absent_s: float = float("inf")) -> T:
+    async def _kept_asking(
+        self,
+        ask: Callable[[], Awaitable[T]],
+        absent_s: float = float("inf"),
+        again: tuple[type[EchodError], ...] = (BusAway, BusFull),
+    ) -> T:
         """The answer, asked for while there is patience left; for `absent_s` where nobody listens at all."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while True:
             try:
                 return await ask()
-            except BusAway as error:
+            except again as error:
                 most_s = min(absent_s, self._patience_s) if isinstance(error, BusAbsent) else self._patience_s
                 if loop.time() + _PAUSE_S >= began + most_s:
                     raise
@@ -180,22 +208,33 @@ class BusDoor:
         """The function of the active version, which is read anew before it is said that there is none."""
         assert self._registry is not None
         if self._registry.function(name) is None:
-            await self._kept_asking(self._registry.refresh)
-        if self._registry.active is None:
-            raise Refused("expected a deployed version, got none; run `echod deploy FOLDER`")
+            await self._kept_asking(self._active, again=(BusAway, BusFull, _NoVersion))
         function = self._registry.function(name)
         if function is None:
             raise self._registry.unknown(name)
         calls.check_callable(function)
         return function
 
-    def _call(self, function: Function, order: Order) -> calls.Call:
+    async def _active(self) -> None:
+        """Read what is served. Raises _NoVersion."""
+        assert self._registry is not None
+        await self._registry.refresh()
+        if self._registry.active is None:
+            told = "expected a deployed version, got none; run `echod deploy FOLDER`"
+            raise _NoVersion(self._registry.unreadable or told)
+
+    def _call(self, function: Function, order: Order, now_ms: int) -> calls.Call:
         assert self._registry is not None
         assert self._registry.active is not None
         packed = function.default_payload if order.payload == codec.NIL else order.payload
         value = codec.decode(packed)
         if nesting.is_deeper(value, nesting.MAX_DEPTH):
             raise InvalidPayload(f"expected at most {nesting.MAX_DEPTH} levels of nesting, got more")
+        if order.at_ms is not None:
+            try:
+                calls.check_instant(order.at_ms, now_ms, instant_text(order.at_ms))
+            except ValueError as error:
+                raise Refused(f"at=: {error}") from None
         seen = msgspec.to_builtins(value)  # bytes as base64: as the schema has them
         self._schemas.check(self._registry.active.version, function, seen, len(packed))
         return calls.Call(
@@ -218,16 +257,9 @@ class BusDoor:
             await self._kept_asking(lambda: bus.join(self._node, info=msgspec.msgpack.encode(about)))
             return bus.new_job_id()
 
-    async def _minted(self, bus: Bus, queue: str, mint: Mint, *, fsync: bool) -> Minted:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + min(RESEND_S, self._patience_s)
-        while True:
-            try:
-                return await bus.mint_outside(queue, mint, fsync=fsync)
-            except BusAway:
-                if loop.time() + _PAUSE_S >= end:
-                    raise
-            await asyncio.sleep(_PAUSE_S * random.uniform(0.7, 1.3))
+
+class _NoVersion(Refused):
+    """Nothing was deployed yet: a node may be just starting."""
 
 
 def _unknown(id: str) -> Refused:
@@ -252,7 +284,7 @@ def _record(job: Job) -> Record:
         started=None if job.started_ms is None else _instant(job.started_ms),
         ended=None if job.ended_ms is None else _instant(job.ended_ms),
         error=job.error,
-        result=None if job.result is None else codec.decode(job.result),
+        result=None if job.result is None else msgspec.to_builtins(codec.decode(job.result)),
         version=job.version,
         progress=job.progress,
     )

@@ -9,25 +9,29 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from urllib.parse import quote
 
 import msgspec
 
 from echod.client.connection import Broken, Connections, Reply, Unreachable
-from echod.client.orders import Order, Record, Repeat, Schedule, Ticket
+from echod.client.orders import Order, Record, Repeat, Schedule, Ticket, fits_a_header, instant_text
 from echod.errors import (
     BusAway,
+    BusFull,
+    BusReadOnly,
+    BusUnfit,
     EchodError,
     InvalidPayload,
     InvalidSchedule,
     KeyConflict,
     NameTaken,
     NotCallable,
+    NotDurable,
     NothingListens,
     QueueFull,
     Refused,
+    Unconfirmed,
     UnknownFunction,
 )
 
@@ -38,10 +42,11 @@ CHUNK_ORDERS, CHUNK_BYTES = 500, 2 * 1024 * 1024  # half of what the gateway tak
 _PAUSE_S = (0.05, 1.0)  # shortest and longest between two sends
 _LOOK_S = (0.02, 1.0)  # and between two looks at a job
 _AGAIN = frozenset({502, 503, 504})
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ticket = msgspec.json.Decoder(Ticket).decode
 _record = msgspec.json.Decoder(Record).decode
 _schedule = msgspec.json.Decoder(Schedule).decode
+_OF_THE_BUS = {each.code: each for each in (BusAway, BusReadOnly, BusFull, BusUnfit, NotDurable)}
+_OPTIONS = {"Echo-At: ": "at=: ", "at: ": "at=: "}  # what the gateway calls what only it can judge
 _JSON = {"Content-Type": "application/json"}
 _MSGPACK = {"Content-Type": "application/msgpack"}
 
@@ -62,11 +67,16 @@ class HttpDoor:
 
     async def enqueue(self, order: Order) -> Ticket:
         """A job, once, however often it had to be sent."""
+        if not all(fits_a_header(text) for text in (order.lane, order.unique, order.key)):
+            [told] = await self.enqueue_many([order])  # a body says what a header cannot
+            if isinstance(told, EchodError):
+                raise told
+            return told
         headers = {**_MSGPACK, "Idempotency-Key": order.key}
         wishes = {
             "Echo-Lane": order.lane,
             "Echo-Delay": None if order.in_ms is None else f"{order.in_ms}ms",
-            "Echo-At": _at(order),
+            "Echo-At": None if order.at_ms is None else instant_text(order.at_ms),
             "Echo-Unique": order.unique,
             "Echo-Priority": None if order.priority is None else str(order.priority),
             "Echo-Durable": "fsync" if order.durable else None,
@@ -217,16 +227,12 @@ def _ordered(order: Order) -> dict[str, Any]:
     said = {
         "lane": order.lane,
         "delay": None if order.in_ms is None else f"{order.in_ms}ms",
-        "at": _at(order),
+        "at": None if order.at_ms is None else instant_text(order.at_ms),
         "unique": order.unique,
         "priority": order.priority,
     }
     said = {name: value for name, value in said.items() if value is not None}
     return {"function": order.function, "payload": msgspec.Raw(order.payload), "key": order.key, **said}
-
-
-def _at(order: Order) -> str | None:
-    return None if order.at_ms is None else (_EPOCH + timedelta(milliseconds=order.at_ms)).isoformat()
 
 
 def _members(reply: Reply) -> dict[str, Any]:
@@ -266,9 +272,22 @@ def _error_in(members: Mapping[str, Any], url: str) -> EchodError:
             return QueueFull(text)
         case "unauthenticated" | "out-of-scope":
             return Refused(f"{text}; give token= or set ECHOD_TOKEN to a token of {url} that reaches so far")
+        case "unconfirmed":
+            return Unconfirmed(str(members.get("job", "")))
+        case "no-version":
+            return Refused(text)
+        case slug if slug in _OF_THE_BUS:
+            return _OF_THE_BUS[slug](text)
         case _ if status in _AGAIN:
             return BusAway(text)
         case _ if status < 500:
-            return Refused(text)
+            return Refused(_as_option(text))
         case _:
             return EchodError(text)
+
+
+def _as_option(text: str) -> str:
+    for name, option in _OPTIONS.items():
+        if text.startswith(name):
+            return option + text.removeprefix(name)
+    return text

@@ -6,19 +6,22 @@ import difflib
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar, get_args
 
 import msgspec
 
 from echod.errors import InvalidPayload, NotCallable, Refused
 from echod.model.job import Error, Reason, State
+from echod.policy import calls
 from echofn import children, codec
+from echofn.quoting import quoted
 from echofn.signature import shape_of
 from echofn.units import duration_ms
 
 Duration = str | int | float | timedelta
 T = TypeVar("T")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Missed = Literal["skip", "last", "all"]
 Overlap = Literal["allow", "skip", "queue", "replace"]
 
@@ -55,7 +58,7 @@ class Ticket(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as it stands. Instants are UTC; `result` is the value as stored, None before the end."""
+    """A job as it stands. Instants are UTC; `result` is as JSON has it, bytes as base64, and None before the end."""
 
     id: str
     function: str
@@ -209,30 +212,64 @@ def order_of(
     key: str | None = None,
 ) -> Order:
     """An order, checked as far as that needs no echod. Raises InvalidPayload, TypeError or ValueError."""
-    for option, text in (("lane", lane), ("unique", unique), ("key", key)):
-        if not isinstance(text, str | None):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
-            raise TypeError(f"{option}=: expected text, got {text!r:.100} ({type(text).__name__})")
+    _check_text("lane", lane)
+    for option, text in (("unique", unique), ("key", key)):
+        _check_text(option, text)
+        if text is not None and not 0 < len(text) <= calls.MAX_KEY:
+            raise ValueError(f"{option}=: expected 1 to {calls.MAX_KEY} characters, got {len(text)}")
     if not isinstance(durable, bool):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
         raise TypeError(f"durable=: expected True or False, got {durable!r:.100} ({type(durable).__name__})")
     if delay is not None and at is not None:
         raise ValueError("expected delay= or at=, got both")
+    if durable and not all(fits_a_header(text) for text in (lane, unique, key)):
+        raise ValueError("durable=: expected lane=, unique= and key= of one printable line beside it, got another")
     children.check_priority(priority)
-    try:
-        packed = children.packed(function, target.name, payload)
-    except ValueError as error:
-        raise InvalidPayload(str(error)) from None
+    in_ms = None if delay is None else milliseconds("delay", delay, duration_ms)
+    if in_ms is not None and in_ms > calls.FURTHEST_MS:
+        raise ValueError(f"delay=: expected at most {calls.FURTHEST_MS // 86_400_000} days, got {quoted(delay)}")
     return Order(
         function=target.name,
-        payload=packed,
+        payload=_packed(target, function, payload),
         key=secrets.token_urlsafe(16) if key is None else key,
         lane=lane,
-        in_ms=None if delay is None else milliseconds("delay", delay, duration_ms),
+        in_ms=in_ms,
         at_ms=None if at is None else milliseconds("at", at, children.instant_ms),
         unique=unique,
         priority=priority,
         durable=durable,
         is_keyed=key is not None,
     )
+
+
+def _packed(target: Target, function: Callable[..., Any] | str, payload: object) -> bytes:
+    try:
+        return children.packed(function, target.name, payload)
+    except ValueError as error:
+        raise InvalidPayload(str(error)) from None
+
+
+def _check_text(option: str, text: object) -> None:
+    """Raise TypeError or ValueError for what is neither None nor text that can be sent."""
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise TypeError(f"{option}=: expected text, got {quoted(text)} ({type(text).__name__})")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ValueError(f"{option}=: expected text that UTF-8 can hold, got a lone surrogate") from None
+    if size > children.MAX_TEXT:
+        raise ValueError(f"{option}=: expected at most {children.MAX_TEXT:,} bytes, got {size:,}")
+
+
+def instant_text(ms: int) -> str:
+    """RFC 3339 of milliseconds since the epoch."""
+    return (_EPOCH + timedelta(milliseconds=ms)).isoformat()
+
+
+def fits_a_header(text: str | None) -> bool:
+    """Whether a header can say it as it is."""
+    return text is None or (text.isprintable() and text == text.strip() and len(text) <= 1_000)
 
 
 def milliseconds(option: str, value: T, read: Callable[[T], int]) -> int:
@@ -270,11 +307,16 @@ def repeat_of(
     overlap: Overlap = "allow",
     jitter: Duration | None = None,
 ) -> Repeat:
-    """A schedule to register, checked as far as that needs no echod. Raises InvalidPayload or ValueError."""
-    try:
-        packed = children.packed(function, target.name, payload)
-    except ValueError as error:
-        raise InvalidPayload(str(error)) from None
+    """A schedule to register, checked as far as that needs no echod. Raises InvalidPayload, TypeError or ValueError."""
+    for option, text in (("name", name), ("cron", cron), ("tz", tz)):
+        _check_text(option, text)
+    if not isinstance(anchor, datetime):
+        _check_text("anchor", anchor)
+    if cap is not None and type(cap) is not int:
+        raise TypeError(f"cap=: expected a whole number, got {quoted(cap)} ({type(cap).__name__})")
+    for option, word, words in (("missed", missed, get_args(Missed)), ("overlap", overlap, get_args(Overlap))):
+        if word not in words:
+            raise ValueError(f"{option}=: expected {', '.join(words)}, got {quoted(word)}")
     return Repeat(
         function=target.name,
         name=name,
@@ -282,7 +324,7 @@ def repeat_of(
         every=None if every is None else f"{milliseconds('every', every, duration_ms)}ms",
         anchor=anchor.isoformat() if isinstance(anchor, datetime) else anchor,
         tz=tz,
-        payload=codec.decode(packed),
+        payload=codec.decode(_packed(target, function, payload)),
         missed=missed,
         cap=cap,
         overlap=overlap,

@@ -23,7 +23,7 @@ from echod.gateway.invoke import function_of, state_of
 from echod.gateway.payloads import body_of, payload_in, stored
 from echod.gateway.problems import Problem, of
 from echod.gateway.views import View
-from echod.gateway.wishes import MAX_KEY, at_ms, delay_ms
+from echod.gateway.wishes import at_ms, delay_ms
 from echod.model.job import Mint, Minted
 from echod.policy import calls
 from echofn.codec import NIL
@@ -33,7 +33,7 @@ MOST_ORDERS = 1_000
 MAX_ORDERS_BYTES = 4 * 1024 * 1024
 _TURN = 32  # orders between two looks at who else wants something of the loop
 _ELSEWHERE = ("Idempotency-Key", "Echo-Lane", "Echo-Delay", "Echo-At", "Echo-Unique", "Echo-Priority", "Echo-Version")
-Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
+Key = Annotated[str, Meta(min_length=1, max_length=calls.MAX_KEY)]
 
 
 class OrderShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -168,7 +168,10 @@ def test_patience_ends_and_says_what_was_known(
         (problem(429, "full"), lambda e: isinstance(e, errors.QueueFull)),
         (problem(401, "unauthenticated"), lambda e: "ECHOD_TOKEN" in str(e)),
         (problem(403, "out-of-scope"), lambda e: "ECHOD_TOKEN" in str(e)),
-        (answer(503, {"type": "urn:echod:problem:bus-unfit", "detail": "no"}), lambda e: isinstance(e, errors.BusAway)),
+        (
+            answer(503, {"type": "urn:echod:problem:bus-unfit", "detail": "no"}),
+            lambda e: isinstance(e, errors.BusUnfit),
+        ),
         (problem(500, "internal"), lambda e: type(e) is errors.EchodError),
         (b"HTTP/1.1 400 X\r\nContent-Length: 4\r\n\r\nlost", lambda e: "HTTP 400" in str(e)),
     ],
@@ -208,11 +211,20 @@ def test_wishes_go_as_headers_and_the_payload_as_msgpack(server: Server) -> None
     assert body == b"\x81\xa1a\xc4\x01\x00"
 
 
-@pytest.mark.parametrize("text", ["a\r\nEvil: 1", "\ud800"])
-def test_no_header_is_smuggled_in(server: Server, text: str) -> None:
-    with echod.Client(server.url) as client, pytest.raises(ValueError, match="expected"):
-        client.enqueue("f.f", lane=text)
-    assert server.requests == []
+@pytest.mark.parametrize("option", ["lane", "unique", "key"])
+def test_no_header_is_smuggled_in(server: Server, option: str) -> None:
+    """What a header cannot say goes as one of many orders, whose body can."""
+    server.answers = [many(1)]
+    with echod.Client(server.url) as client:
+        options: Any = {option: "a\r\nEvil: 1"}
+        client.enqueue("f.f", **options)
+        with pytest.raises(ValueError, match="expected text that UTF-8 can hold"):
+            client.enqueue("f.f", **{option: "\ud800"})  # type: ignore[arg-type]
+    [(_, request)] = server.requests
+    head, _, _ = request.partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /jobs HTTP/1.1\r\n")
+    assert b"Evil" not in head
+    assert orders_in(request)[0][option] == "a\r\nEvil: 1"
 
 
 @pytest.mark.parametrize("priority", ["x", 2.5, float("nan"), True, [1], 10**9])
@@ -303,6 +315,16 @@ def test_what_refuses_all_of_them_is_an_error_of_its_own_kind(server: Server) ->
         with pytest.raises(echod.OrdersRefused, match="100 of 600 orders were refused") as raised:
             client.enqueue_many("f.f", range(600))
         assert set(raised.value.errors) == set(range(500, 600))
+        server.answers = [many(500), problem(503, "bus-full")]
+    with echod.Client(server.url, timeout="200ms") as client:
+        with pytest.raises(echod.OrdersRefused, match="100 of 600 orders were refused, the others stand") as raised:
+            client.enqueue_many("f.f", range(600))
+        assert {type(error) for error in raised.value.errors.values()} == {errors.BusFull}
+        server.answers = [many(500), Silence()]
+        with pytest.raises(
+            echod.OrdersRefused, match=r"^100 of 600 orders got no answer, the others stand; order 500: "
+        ):
+            client.enqueue_many("f.f", range(600))
         assert client.enqueue_many("f.f", []) == []
 
 
