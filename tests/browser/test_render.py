@@ -557,6 +557,22 @@ def test_an_odd_schema_never_breaks_a_page(odd: Any) -> None:
     assert "Payload, as JSON" in pages.render("function", name="a.b", payload_schema=odd)
 
 
+class Cat(msgspec.Struct, tag="cat"):
+    lives: int
+
+
+class Dog(msgspec.Struct, tag="dog"):
+    name: str
+
+
+def test_a_payload_of_several_kinds_has_no_form_that_could_send_one_of_them_alone() -> None:
+    for kind in (Cat | Dog, Cat | Dog | None):
+        schema_of_it = json_schema(kind, "validation")
+        assert schema.fields(schema_of_it) == ()
+        assert schema.sample(schema_of_it) == {"type": "cat", "lives": 1}
+    assert [field.name for field in schema.fields(json_schema(Cat | None, "validation"))] == ["type", "lives"]
+
+
 def test_json_keeps_every_character_and_marks_its_kinds() -> None:
     value = {"a<b": ["x & y", -1.5e-3, None, True], "größe": "日本"}
     html = str(pretty(value))

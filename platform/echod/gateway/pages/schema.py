@@ -116,7 +116,7 @@ def _sample(encoded: bytes, is_short: bool) -> Any:
 
 
 def fields(schema: object) -> tuple[Field, ...]:
-    """The form of an object with properties; empty where only raw JSON will do."""
+    """The form of an object with properties; empty where only raw JSON will do, as for one of several objects."""
     return _Reader(schema).fields()
 
 
@@ -141,6 +141,8 @@ class _Reader:
 
     def fields(self) -> tuple[Field, ...]:
         top = self._resolved(self._root)
+        if self._is_one_of_several(self._root):
+            return ()
         return tuple(self._field(name, part, name in top.required) for name, part in top.properties.items())
 
     def _resolved(self, part: Schema) -> Schema:
@@ -153,6 +155,18 @@ class _Reader:
             else:
                 break
         return part
+
+    def _is_one_of_several(self, part: Schema) -> bool:
+        """Whether it is a choice (a tagged union, say), but for null."""
+        for _ in range(MAX_DEPTH):
+            if isinstance(part.reference, str):
+                part = _read(self._root.definitions.get(part.reference.removeprefix("#/$defs/"), {}))
+            else:
+                others = [one for one in map(_read, part.any_of or part.one_of) if one.type != "null"]
+                if len(others) != 1:
+                    return bool(others)
+                [part] = others
+        return False
 
     def _field(self, name: str, raw: Any, required: bool) -> Field:
         part = _read(raw)
