@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -435,16 +436,18 @@ async def test_a_lifespan_that_does_not_start_costs_retries_and_no_fork_storm(
 
 
 async def test_what_a_worker_that_cannot_start_prints_is_in_the_nodes_log(
-    make: Make, capfd: pytest.CaptureFixture[str]
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    said: list[tuple[str, str]] = []
+    heard = SimpleNamespace(warning=lambda event, **fields: said.append((event, fields["text"])))
+    monkeypatch.setattr("echod.supervisor.outside._log", heard)
     source = (
         "from echofn import lifespan\nprint('import')\nasync def act(p, ctx): ...\n"
         "@lifespan\ndef clients():\n    print('connecting', end='')\n    raise ConnectionError\n    yield\n"
     )
     async with make(act(startup_ms=30_000, retries=0), source=source) as node:
         assert (await node.ended("act", await node.mint("act", {}))).state == "dead"
-    said = [line for line in capfd.readouterr().err.splitlines() if "worker.wrote" in line]
-    assert [line.rpartition("text=")[2] for line in said[:2]] == ["import", "connecting"]
+    assert said[:2] == [("worker.wrote", "import"), ("worker.wrote", "connecting")]
 
 
 async def test_a_lifespan_at_a_wall_is_dead_at_once(make: Make) -> None:
