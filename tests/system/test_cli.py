@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nodes import ECHOD, Node, Terminal, free_port, run, until
+from nodes import ECHOD, Node, Terminal, environment, free_port, run, until
 
 SOURCE = '''
 import time
@@ -294,6 +295,24 @@ def test_start_for_programs_without_a_version_says_so(tmp_path: Path) -> None:
         one.close()
 
 
+def test_a_verb_whose_reader_has_gone_ends_as_by_the_signal(node: Node) -> None:
+    """As `| head -1` leaves it: also one that follows a log to which nothing more is written."""
+    lines = (["functions"], ["functions", "--json"], ["logs", "hello.greet", "-f"], ["cron", "* * * * *"])
+    started = [
+        subprocess.Popen([*ECHOD, *words], stdout=subprocess.PIPE, env=environment(ECHOD_URL=node.url))
+        for words in lines
+    ]
+    for process in started:
+        assert process.stdout
+        process.stdout.close()
+    assert [process.wait(30) for process in started] == [141] * len(lines)
+
+
+def test_logs_without_a_line_say_so(node: Node) -> None:
+    said = run("logs", "hello.greet", "--grep", "no such text", ECHOD_URL=node.url)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "no such lines of hello.greet\n")
+
+
 # ---- run: in the foreground ------------------------------------------------------------------------------------------
 
 
@@ -306,7 +325,7 @@ def test_run_prints_the_result_and_sends_logs_to_stderr(node: Node) -> None:
 def test_run_shows_the_handlers_own_traceback(node: Node) -> None:
     failed = run("run", "hello.boom", "--folder", str(node.folder))
     assert failed.returncode == 1
-    assert f'{node.folder}/hello.py", line' in failed.stderr
+    assert re.match(rf'Traceback .*\n  File "{node.folder}/hello\.py", line \d+, in boom\n', failed.stderr)
 
 
 def test_run_suggests_and_refuses(node: Node) -> None:
@@ -499,6 +518,26 @@ def test_run_gives_a_debugger_the_terminal(tmp_path: Path) -> None:
     screen.type("c\n")
     assert screen.wait() == 0
     screen.close()
+
+
+def test_run_is_interrupted_and_left_without_a_word_of_our_own_code(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "m.py").write_text(
+        "import asyncio, time\nfrom echofn import queue\n"
+        "@queue\ndef f(payload):\n    print('going')\n    time.sleep(60)\n"
+        "@queue\nasync def g(payload):\n    print('going')\n    await asyncio.sleep(60)\n"
+        "@queue\ndef h(payload):\n    breakpoint()\n    print('going on')\n"
+    )
+    typed = {"f": ("going", "\x03", "in f"), "g": ("going", "\x03", "interrupted"), "h": ("(Pdb)", "q\n", "")}
+    screens = {name: Terminal("run", f"m.{name}", cwd=tmp_path) for name in typed}
+    for name, screen in screens.items():
+        seen, keys, told = typed[name]
+        screen.read_until(seen)
+        screen.type(keys)
+        assert screen.wait() == (1 if name == "h" else -signal.SIGINT)
+        assert told in screen.said
+        assert "foreground" not in screen.said
+        screen.close()
 
 
 def test_a_table_on_a_terminal_is_for_people(node: Node) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
-from types import SimpleNamespace
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import msgspec
@@ -44,6 +44,7 @@ def main(folder: str, package: str, call: Call) -> int:
     finder = Folder(str(Path(folder).parent), package)
     finder.path = folder  # the package's name may be the folder's made an identifier
     finder.install()
+    _from_the_folder(folder)
     try:
         function = _found(finder, call)
         shape = shape_of(getattr(sys.modules[f"{package}.{function.module}"], function.attribute))
@@ -179,6 +180,21 @@ def _context(function: Function, mint: Mint, env: str, children: Children, state
         extend=_extend, extended_ms=0, is_asked=lambda: False, members=((None, job),),
     )  # fmt: skip
     return Context(run)
+
+
+def _from_the_folder(folder: str) -> None:
+    """Have what is not caught told from the author's own code on, and nothing of a debugger that was left by `q`."""
+
+    def told(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        inner = at
+        while inner is not None and not inner.tb_frame.f_code.co_filename.startswith(folder):
+            inner = inner.tb_next
+        if inner is None and kind is KeyboardInterrupt:
+            print("echod: interrupted", file=sys.stderr)
+        elif kind.__name__ != "BdbQuit":
+            sys.__excepthook__(kind, error.with_traceback(inner or at), inner or at)
+
+    sys.excepthook = told
 
 
 def _extend(_by_ms: int) -> None:

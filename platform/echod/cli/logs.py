@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
+import sys
+import threading
+
 import click
 import msgspec
 
@@ -44,6 +49,10 @@ def logs(
         if found["truncated"]:
             click.echo("older lines are left out; see --limit and --since", err=True)
         _print(found["lines"], "")
+        if not found["lines"]:
+            click.echo(
+                f"no such lines of {name}" if since or failed or grep else f"{name} has written nothing", err=True
+            )
         return
     if since or failed or limit:
         raise Refused(f"expected --grep or -f with a job, got --since, --failed or --limit; {name} is one job")
@@ -51,14 +60,17 @@ def logs(
     if follow:
         _follow(client, path, {}, grep, as_json)
         return
-    lines = client.get(path)
+    lines = [line for line in client.get(path) if grep in line["text"]]
     if as_json:
-        print_json([line for line in lines if grep in line["text"]])
-    else:
-        _print(lines, grep)
+        print_json(lines)
+        return
+    _print(lines, grep)
+    if not lines:
+        click.echo(f"no such lines of {name}" if grep else f"{name} has written nothing", err=True)
 
 
 def _follow(client: Client, path: str, asked: dict[str, Json], grep: str, as_json: bool) -> None:
+    threading.Thread(target=_end_with_reader, daemon=True).start()
     for kind, data in client.events(path, **asked):
         if kind != "log":
             continue
@@ -69,9 +81,22 @@ def _follow(client: Client, path: str, asked: dict[str, Json], grep: str, as_jso
             _print([line], grep)
 
 
+def _end_with_reader() -> None:
+    """End this process when nobody reads what it prints any more: a write would tell only with the next line, which may
+    never come (`echod logs NAME -f | head -1`).
+    """
+    try:
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), 0)  # that the other end is closed is told unasked
+        watched.poll()
+    except (OSError, ValueError):
+        return  # not a stream that can be watched
+    os._exit(141)
+
+
 def _print(lines: list[Json], grep: str) -> None:
     for line in lines:
         if grep in line["text"]:
-            level = f" {line['level']}" if line.get("stream") == "log" and line.get("level") else ""
+            level = f" {line['level'].upper()}" if line.get("stream") == "log" and line.get("level") else ""
             job = f" {line['job']}" if "job" in line else ""
             click.echo(f"{line.get('at', '')}{job}{level} {line['text']}")

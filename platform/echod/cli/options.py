@@ -46,7 +46,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty:
         table.add_column(column, overflow="fold")
     for row in listed:
         table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    with console.capture() as printed:
+        console.print(table)
+    click.echo(printed.get(), nl=False)  # rich ends the process where nobody reads any more
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
