@@ -203,7 +203,7 @@ class Reader:
 
     def _run(self, text: str) -> None:
         *before, last = text.strip().splitlines()
-        serves = shlex.split(last, comments=True)[:2] == ["echod", "dev"]
+        serves = last.split()[:2] == ["echod", "dev"]
         left_off = self._place / "pwd"
         script = ("\n".join(before) if serves else text) + f"\npwd >{shlex.quote(str(left_off))}\n"
         self._printed = self._by_bash(script, self.folder)
