@@ -149,13 +149,15 @@ class Bus:
         priority: int | None = None,
     ) -> Job:
         """A job as a caller makes it; under a `unique` key that is taken, the job that has it. Arguments as those of
-        `ctx.enqueue`. Raises ValueError for a payload that does not fit its type, Refused for one that does not fit the
-        function of that name, and for a queue at its `max_pending`.
+        `ctx.enqueue`. Raises LookupError for a function that is not loaded, ValueError for a payload that does not fit
+        its type, Refused for one that does not fit the function of that name, and for a queue at its `max_pending`.
         """
         first = self._bus.reserve(1)
         children = Children(first, package_around(function) if self._package is None else self._package)
         children.add(function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority)
-        (child,) = mints_of(JobId(""), first, children.close(), self._registry.function)
+        asked = children.close()
+        self._name(asked[0].function)
+        (child,) = mints_of(JobId(""), first, asked, self._registry.function)
         return self._minted(child.queue, msgspec.structs.replace(child.mint, parent=None))
 
     def post(
