@@ -88,9 +88,13 @@ class Client:
             connection.close()
         return Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, _decoded(raw))
 
-    def events(self, path: str, **query: object) -> Iterator[tuple[str, str]]:
-        """(event, data) of a stream of server-sent events, until the server ends it."""
-        connection, response = self._open("GET", _asked(path, query), None, {"Accept": "text/event-stream"}, None)
+    def events(self, path: str, last: str = "", **query: object) -> Iterator[tuple[str, str, str]]:
+        """(event, data, id) of a stream of server-sent events, those after `last`, until it ends or is cut.
+
+        Raises as `call` does where no stream begins.
+        """
+        sent = {"Accept": "text/event-stream", **({"Last-Event-ID": last} if last else {})}
+        connection, response = self._open("GET", _asked(path, query), None, sent, None)
         try:
             if response.status >= 400:
                 raise self.error_of(Answer(response.status, {}, _decoded(response.read())))
@@ -101,14 +105,16 @@ class Client:
                 value = value.removeprefix(" ")
                 if not text:
                     if data:
-                        yield kind, "\n".join(data)
+                        yield kind, "\n".join(data), last
                     kind, data = "message", []
+                elif field == "id":
+                    last = value
                 elif field == "event":
                     kind = value
                 elif field == "data":
                     data.append(value)
-        except (http.client.HTTPException, OSError) as error:
-            raise NothingListens(f"{self.url} went away ({error})") from None
+        except (http.client.HTTPException, OSError):
+            pass  # cut
         finally:
             connection.close()
 

@@ -6,6 +6,7 @@ import os
 import select
 import sys
 import threading
+import time
 
 import click
 import msgspec
@@ -14,6 +15,8 @@ from echod.cli.client import Client, Json, part
 from echod.cli.options import asks, print_json
 from echod.errors import Refused
 from echod.model.ids import is_job_id
+
+AGAIN_S = 0.5
 
 
 @click.command()
@@ -71,14 +74,17 @@ def logs(
 
 def _follow(client: Client, path: str, asked: dict[str, Json], grep: str, as_json: bool) -> None:
     threading.Thread(target=_end_with_reader, daemon=True).start()
-    for kind, data in client.events(path, **asked):
-        if kind != "log":
-            continue
-        line = msgspec.json.decode(data)
-        if as_json and grep in line["text"]:
-            click.echo(data)
-        elif not as_json:
-            _print([line], grep)
+    last = ""
+    while True:
+        for kind, data, place in client.events(path, last, **asked):
+            last = place
+            if kind == "end":
+                return
+            if kind == "truncated":
+                click.echo("lines are left out: more came than are told again", err=True)
+            if kind == "log" and grep in (line := msgspec.json.decode(data))["text"]:
+                click.echo(data) if as_json else _print([line], "")
+        time.sleep(AGAIN_S)  # cut, by a node that starts anew or by what is in between
 
 
 def _end_with_reader() -> None:

@@ -33,6 +33,7 @@ _LAST = 2**64 - 1  # the last entry of a millisecond
 _FOLLOW_S = (0.2, 1.0)  # shortest and longest pause between two looks
 _PLACE = re.compile(r"(\d{1,15})-(\d{1,10})\.(JOB[0-9A-Za-z]{11})", re.ASCII)
 Place = tuple[int, int, str]
+Newest = tuple[list["Entry"], bool, int]
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -57,7 +58,10 @@ async def logs(desk: Desk, request: Request) -> Response:
     wanted = _wanted(request)
     if MEDIA_TYPE in request.headers.get("accept", ""):
         place = _place(request.headers.get("last-event-id", ""))
-        events = _followed(desk, name, wanted, place)
+        if place is not None:
+            wanted = msgspec.structs.replace(wanted, limit=MOST_LINES)
+        first = await _newest(desk, name, wanted)  # before the answer begins: a bus that is away is said by its status
+        events = _followed(desk, name, wanted, place, first)
         return streamed(request, events, lambda: withdrawn(request, desk.keyring, "read"))
     lines, truncated, _ = await _newest(desk, name, wanted)
     return answer({"lines": [_view(entry) for entry in lines], "truncated": truncated})
@@ -82,7 +86,7 @@ def _place(text: str) -> Place | None:
     return int(found[1]), int(found[2]), found[3]
 
 
-async def _newest(desk: Desk, name: str, wanted: Wanted) -> tuple[list[Entry], bool, int]:
+async def _newest(desk: Desk, name: str, wanted: Wanted) -> Newest:
     """The newest lines, oldest first; whether some were left out; and the server's time up to which they are complete.
 
     Jobs are looked at from who wrote last on, until none can have a line that is newer than those found.
@@ -158,12 +162,12 @@ class _Reader:
         return sorted(found, key=lambda entry: entry.place)
 
 
-async def _followed(desk: Desk, name: str, wanted: Wanted, place: Place | None) -> AsyncGenerator[Event | None, None]:
+async def _followed(
+    desk: Desk, name: str, wanted: Wanted, place: Place | None, first: Newest
+) -> AsyncGenerator[Event | None, None]:
     """The newest lines, or those after `place`; then what is added, for as long as somebody reads."""
     loop = asyncio.get_running_loop()
-    if place is not None:
-        wanted = msgspec.structs.replace(wanted, limit=MOST_LINES)
-    lines, is_more, now_ms = await _newest(desk, name, wanted)
+    lines, is_more, now_ms = first
     if place is not None:
         missed = bool(lines) and is_more and lines[0].place > place
         lines = [entry for entry in lines if entry.place > place]

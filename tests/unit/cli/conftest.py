@@ -26,11 +26,12 @@ class Gateway:
     """Answers by (method, path); remembers what it was asked."""
 
     url: str
-    answers: dict[tuple[str, str], tuple[int, object]] = field(default_factory=dict)
+    answers: dict[tuple[str, str], tuple[int, list[object]]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
 
-    def says(self, method: str, path: str, body: object, status: int = 200) -> None:
-        self.answers[method, path] = (status, body)
+    def says(self, method: str, path: str, *bodies: object, status: int = 200) -> None:
+        """One body after the other, the last one from then on."""
+        self.answers[method, path] = (status, list(bodies))
 
 
 @pytest.fixture
@@ -41,7 +42,8 @@ def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             stand_in.asked.append(Asked(self.command, self.path, headers, body))
             missing = {"title": "No such function", "detail": f"nothing scripted at {self.command} {self.path}"}
-            status, said = stand_in.answers.get((self.command, self.path), (404, missing))
+            status, bodies = stand_in.answers.get((self.command, self.path), (404, [missing]))
+            said = bodies.pop(0) if len(bodies) > 1 else bodies[0]
             raw = said if isinstance(said, bytes) else json.dumps(said).encode()
             self.send_response(status)
             kind = "text/event-stream" if isinstance(said, bytes) else "application/json"

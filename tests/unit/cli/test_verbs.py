@@ -93,7 +93,7 @@ def test_a_result_is_alone_on_stdout(gateway: Gateway, capsys: pytest.CaptureFix
 
 
 def test_a_failed_run_exits_1_with_its_error_on_stderr(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    gateway.says("POST", "/functions/shop.pack", {"detail": "ended badly", "job": JOB["id"]}, 500)
+    gateway.says("POST", "/functions/shop.pack", {"detail": "ended badly", "job": JOB["id"]}, status=500)
     gateway.says("GET", f"/jobs/{JOB['id']}", JOB)
     assert run(["invoke", "shop.pack", "--wait"]) == 1
     said = capsys.readouterr()
@@ -102,21 +102,21 @@ def test_a_failed_run_exits_1_with_its_error_on_stderr(gateway: Gateway, capsys:
 
 
 def test_a_run_that_outlasts_one_request_is_waited_for(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    gateway.says("POST", "/functions/shop.pack", {"id": JOB["id"]}, 202)
+    gateway.says("POST", "/functions/shop.pack", {"id": JOB["id"]}, status=202)
     gateway.says("GET", f"/jobs/{JOB['id']}", {**JOB, "state": "done", "result": [1]})
     assert run(["invoke", "shop.pack", "--wait"]) == 0
     assert capsys.readouterr().out == "[1]\n"
 
 
 def test_a_wait_that_runs_out_exits_4_and_names_the_job(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    gateway.says("POST", "/functions/shop.pack", {"id": JOB["id"]}, 202)
+    gateway.says("POST", "/functions/shop.pack", {"id": JOB["id"]}, status=202)
     gateway.says("GET", f"/jobs/{JOB['id']}", {**JOB, "state": "active"})
     assert run(["invoke", "shop.pack", "--wait", "--timeout", "50ms"]) == 4
     assert str(JOB["id"]) in capsys.readouterr().err
 
 
 def test_without_wait_the_id_is_printed_and_wishes_travel(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
-    gateway.says("POST", "/functions/shop.pack", {"id": "JOB1"}, 202)
+    gateway.says("POST", "/functions/shop.pack", {"id": "JOB1"}, status=202)
     assert run(["invoke", "shop.pack", "--lane", "a", "--delay", "5m", "--key", "k"]) == 0
     assert capsys.readouterr().out == "JOB1\n"
     headers = gateway.asked[0].headers
@@ -132,7 +132,7 @@ def test_a_payload_that_is_no_json_is_refused_before_anything_is_asked(gateway: 
 
 def test_a_payload_may_come_from_a_file(gateway: Gateway, tmp_path: Path) -> None:
     (tmp_path / "payload.json").write_text("[1, 2]")
-    gateway.says("POST", "/functions/shop.pack", {"id": "JOB1"}, 202)
+    gateway.says("POST", "/functions/shop.pack", {"id": "JOB1"}, status=202)
     assert run(["invoke", "shop.pack", "--data", f"@{tmp_path}/payload.json"]) == 0
     assert gateway.asked[0].body == b"[1, 2]"
 
@@ -143,7 +143,7 @@ def test_a_payload_may_come_from_a_file(gateway: Gateway, tmp_path: Path) -> Non
 def test_each_problem_has_its_exit_code_and_says_its_detail(
     gateway: Gateway, capsys: pytest.CaptureFixture[str], status: int, code: int
 ) -> None:
-    gateway.says("GET", "/jobs/JOBx", {"title": "T", "detail": "the very detail"}, status)
+    gateway.says("GET", "/jobs/JOBx", {"title": "T", "detail": "the very detail"}, status=status)
     assert run(["job", "JOBx"]) == code
     assert "the very detail" in capsys.readouterr().err
 
@@ -209,6 +209,16 @@ def test_logs_of_a_function_are_asked_for_and_name_their_jobs(
     gateway.says("GET", "/functions/shop.pack/logs", STREAM)
     assert run(["logs", "shop.pack", "-f", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == LINE
+
+
+def test_a_stream_that_is_cut_goes_on_after_the_line_that_came_last(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/functions/shop.pack/logs"
+    gateway.says("GET", path, STREAM.partition(b"event: end")[0], STREAM.replace(b"hello", b"again"))
+    assert run(["logs", "shop.pack", "-f"]) == 0
+    assert capsys.readouterr().out == "T INFO hello\nT INFO again\n"
+    assert [each.headers.get("last-event-id") for each in gateway.asked] == [None, "1-0"]
 
 
 def test_a_job_is_not_asked_for_what_only_a_function_has(capsys: pytest.CaptureFixture[str]) -> None:

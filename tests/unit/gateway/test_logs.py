@@ -183,6 +183,14 @@ async def test_a_stream_goes_on_when_the_bus_came_back(server: Any, rig: Rig) ->
         assert await told(events, 1) == ["after"]
 
 
+async def test_a_stream_of_a_bus_that_is_away_does_not_begin(server: Any, rig: Rig) -> None:
+    server.kill()
+    await until(lambda: not rig.bus.connected)
+    answer = await rig.http.get(PATH, headers=STREAM)
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:echod:problem:bus-away")
+    server.start()
+
+
 async def test_a_trimmed_job_leaves_the_list_of_writers(server: Any, rig: Rig) -> None:
     await wrote(rig, "gone")
     await rig.run("hello.any")
