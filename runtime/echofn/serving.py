@@ -3,16 +3,19 @@ async one.
 
 Both keep the order that frames promise, listen before they begin anything (a Stop comes before the next job, not after
 the batch), and end what a run left running: the sync worker after each run, the async one whenever nobody runs, since
-what runs side by side cannot be told apart from outside.
+what runs side by side cannot be told apart from outside. A process is killed; a thread cannot be, so the worker that
+has one takes no more jobs and ends.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from echofn import processes
 from echofn.channel import Inbox
@@ -22,18 +25,23 @@ from echofn.run import Run, disarm
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Collection
 
     from echofn.worker import Session
 
 
+THREAD_ENDS_S = 0.05  # one that has done its work is a moment from its end
+
+
 class Litter:
-    """The processes that runs leave behind."""
+    """The processes and threads that runs leave behind."""
 
     def __init__(self, level: str) -> None:
         self._pid = os.getpid()
         self._sees_processes = level in {"off", "minimal"}
         self._spared: frozenset[int] = frozenset()  # processes started at import: part of the module's state
         self._beside: set[int] = set()  # children of the base that it has been told of
+        self._threads = set(threading.enumerate())  # likewise spared
         if self._sees_processes and processes.has_children():
             self._spared = frozenset(processes.descendants(self._pid))
 
@@ -49,6 +57,23 @@ class Litter:
             processes.kill_below(self._pid, self._spared)
             processes.reap_below(self._pid, self._spared)
         self._tell_of_strangers()  # last: what did not stay below this process is there by now
+        return False
+
+    def has_threads(self) -> bool:
+        """Whether runs left threads that Python would wait for at its end. One that is to outlive its run says so by
+        being a daemon; a pool's (concurrent.futures) are the module's, and wait for more.
+        """
+        threads = threading.enumerate()
+        if len(threads) == 1:
+            return False
+        pooled: object = getattr(sys.modules.get("concurrent.futures.thread"), "_threads_queues", ())
+        spared = {*self._threads, *cast("Collection[threading.Thread]", pooled)}
+        until = time.monotonic() + THREAD_ENDS_S
+        for thread in threads:
+            if not thread.daemon and thread not in spared:
+                thread.join(max(until - time.monotonic(), 0))
+                if thread.is_alive():
+                    return True
         return False
 
     def _tell_of_strangers(self) -> None:
@@ -91,10 +116,13 @@ class OneByOne:
         if self._litter.is_child():
             os._exit(0)
         is_left = self._litter.is_left()
+        is_last = is_left or self._litter.has_threads()
         run.lines.close()
         self._current = None
-        if is_left:
+        if is_last:
             self._session.send(framed(ended))
+            if not is_left:
+                self._session.leave()
             os._exit(0)
         if self._inbox.waiting:
             self._inbox.listen(wait=False)
@@ -177,6 +205,7 @@ class SideBySide:
             if self._litter.is_left():
                 self._session.send(framed(ended))
                 os._exit(0)
+            self._inbox.stopping = self._inbox.stopping or self._litter.has_threads()
         if self._inbox.waiting:
             self._inbox.listen(wait=False)
         self._begin(framed(ended))

@@ -49,7 +49,9 @@ def nameless(payload, ctx):
 def start(words): subprocess.Popen(words)
 
 def thread(payload, ctx):
-    threading.Timer(payload["s"], start, [payload["words"]]).start()
+    timer = threading.Timer(payload["s"], start, [payload["words"]])
+    timer.daemon = True  # else its worker would end with the run
+    timer.start()
 
 async def timer(payload, ctx):
     asyncio.get_running_loop().call_later(payload["s"], start, payload["words"])

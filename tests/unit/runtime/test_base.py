@@ -230,6 +230,46 @@ def test_no_process_outlives_the_run_that_started_it(base: Base) -> None:
     assert [pid for pid, parent in processes().items() if parent == worker.pid] == []
 
 
+LEAVES = {
+    "a thread": "threading.Thread(target=forever.wait).start()",
+    "a timer": "threading.Timer(100, print).start()",
+    "a thread of a daemon's": "threading.Thread(target=lambda: threading.Thread(target=forever.wait, daemon=False)"
+    ".start() or begun.set() or forever.wait(), daemon=True).start(); begun.wait()",
+}
+KEEPS = {
+    "a daemon": "threading.Thread(target=forever.wait, daemon=True).start()",
+    "a pool": "pool.submit(int).result(); loose.append(concurrent.futures.ThreadPoolExecutor(1).submit(int))",
+    "one just about to end": "threading.Thread(target=lambda: begun.set() or time.sleep(0.001)).start(); begun.wait()",
+}
+THREADS = (
+    "import concurrent.futures, threading, time\nforever, begun, loose = threading.Event(), threading.Event(), []\n"
+)
+THREADS += "pool = concurrent.futures.ThreadPoolExecutor(2)\nthreading.Thread(target=forever.wait).start()\n"
+
+
+@pytest.mark.parametrize("level", ["minimal", "standard", "strict"])
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_thread_that_a_run_leaves_ends_with_its_worker_and_the_run_is_answered(
+    shared: Base, level: str, kind: str
+) -> None:
+    for how in LEAVES.values():
+        worker = shared.serve(THREADS + f"{kind} f():\n    {how}\n    return 1\n", level=level)
+        assert worker.one().result == 1
+        assert worker.read() is None
+        assert os.waitstatus_to_exitcode(worker.end().status) == 0
+    assert shared.children() == []
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_threads_that_may_go_on_keep_their_worker(shared: Base, kind: str) -> None:
+    """A daemon, a pool's, one of the import's, and one that has a moment to go."""
+    for how in KEEPS.values():
+        worker = shared.serve(THREADS + f"{kind} f():\n    {how}\n    return 1\n")
+        for _ in range(3):
+            assert worker.one().result == 1
+        assert alive(worker.pid)
+
+
 @pytest.mark.parametrize("level", ["minimal", "off"])
 @pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize("how", BESIDE)

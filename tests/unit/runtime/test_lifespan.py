@@ -97,6 +97,15 @@ def test_a_plain_generator_serves_an_async_function(shared: Base) -> None:
     assert lived(shared) == "enter leave "
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_it_is_left_where_a_run_left_a_thread(shared: Base, kind: str) -> None:
+    leaves = "import threading, time; threading.Thread(target=time.sleep, args=(100,)).start()"
+    worker = started(shared, PLAIN + f"{kind} f(payload, ctx): {leaves}\n")
+    assert worker.one().outcome == "done"
+    assert worker.end().status == 0
+    assert lived(shared) == "enter leave "
+
+
 def test_it_is_left_in_the_task_that_entered_it(shared: Base) -> None:
     """As a task group asks for; and what runs in it goes on beside the runs."""
     worker = started(
