@@ -89,7 +89,7 @@ class Base:
                 os.close(descriptor)
 
     def _spawn(self, spawn: Spawn, descriptors: list[int]) -> None:
-        channel, pipe, *sealed = descriptors
+        channel, stdout, stderr, *sealed = descriptors
         counted = spawn.function.policy.processes > 0 and spawn.level in {"standard", "strict"}
         lines: tuple[socket.socket, ...] = ()
         try:
@@ -102,7 +102,8 @@ class Base:
             self._tell(Exited(spawn.number, 0, 1 << 8, 0, 0))
             return
         if pid == 0:
-            work(spawn, channel, pipe, *sealed, parent=self._pid, line=lines[1].fileno() if lines else None)
+            to_base = lines[1].fileno() if lines else None
+            work(spawn, channel, (stdout, stderr), *sealed, parent=self._pid, line=to_base)
         if lines:
             lines[1].close()
             self._watch(Gate(lines[0], pid, spawn.function.policy.processes, own=int(spawn.level == "strict")))

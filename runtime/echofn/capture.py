@@ -5,7 +5,8 @@ starts. A line of a run that has ended is dropped. What no run writes (the impor
 lines of its own, which the supervisor puts into the log of a job beside it. At most 1 MiB a run is kept, the first; the
 end says what was cut. Secrets and redacted values are masked here, while a line is whole, and paths of the folder are
 shown as its author knows them in lines of tracebacks; a very long line goes out in parts, none of which ends within a
-value. Bytes written past us to descriptors 1 and 2 reach the supervisor's pipe.
+value. Bytes written past us to descriptors 1 and 2 reach the supervisor's pipes, with marks between them that say whose
+they are.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import codecs
 import concurrent.futures
 import contextvars
+import fcntl
 import io
 import logging
+import os
 import re
 import sys
 import threading
@@ -24,7 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 from echofn.faults import path_shown, raw
-from echofn.frames import MAX_LOG_BYTES, Output, framed
+from echofn.frames import MARK, MAX_LOG_BYTES, POSITION, Output, framed
 from echofn.masking import Mask
 from echofn.package import Folder
 from echofn.quoting import hidden, hide_by
@@ -32,6 +35,7 @@ from echofn.quoting import hidden, hide_by
 _MOST_UNFINISHED = 65_536  # characters of a line that wait for its end
 _LINE_COST = 64  # a frame's own weight, so that a million empty lines are not free
 _FIELDS = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
+_FREE = 4  # the first descriptor past those that a worker has
 _Decoder = codecs.getincrementaldecoder("utf-8")
 
 
@@ -152,6 +156,25 @@ def _with_known_paths(text: str) -> str:
 
 
 current: contextvars.ContextVar[Lines | None] = contextvars.ContextVar("echofn_lines", default=None)
+
+
+class Marks:
+    """Says between the bytes that are written past Python whose they are; the supervisor has no other sign of it.
+
+    By descriptors of its own: a handler may have put a file of its own at 1 and 2.
+    """
+
+    def __init__(self) -> None:
+        self._pipes = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _FREE) for each in (1, 2)]
+
+    def follow(self, index: int) -> None:
+        """What follows is written by the run at this position, or by none that can be told (`OUTSIDE`)."""
+        mark = MARK + POSITION.pack(index)
+        for pipe in self._pipes:
+            try:
+                os.write(pipe, mark)
+            except OSError:
+                pass  # the handler has closed it
 
 
 class Stream(io.TextIOBase):

@@ -27,6 +27,9 @@ import msgspec
 from echofn.manifest import Function
 
 HEADER = struct.Struct(">I")
+POSITION = struct.Struct(">q")
+MARK = b"\0\x1eechofn\x1e\0"  # in the pipes of stdout and stderr, before the position of the run whose bytes follow
+MARK_BYTES = len(MARK) + POSITION.size
 MAX_FRAME_BYTES = 4 * 1024 * 1024  # payloads, results and logs are at most 1 MiB each
 OUTSIDE = -1  # the position of what no run wrote
 MAX_PAYLOAD_BYTES = 1024 * 1024
@@ -42,8 +45,8 @@ MAX_RESULTS_BYTES = 8 * 1024 * 1024  # of all jobs of a batch
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn", array_like=True):
-    """Fork a worker. Descriptors with it: [its channel, its stdout/stderr pipe], and of one with secrets their file
-    (`echofn.sealed`), which is the worker's alone to read."""
+    """Fork a worker. Descriptors with it: [its channel, pipes for its stdout and stderr], and of one with secrets their
+    file (`echofn.sealed`), which is the worker's alone to read."""
 
     number: int  # the supervisor's own count, echoed in Spawned and Exited
     function: Function

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from echofn import processes
 from echofn.channel import Inbox
 from echofn.faults import message_of, raw, type_of
-from echofn.frames import Begun, Job, Listens, framed
+from echofn.frames import OUTSIDE, Begun, Job, Listens, framed
 from echofn.run import Run, disarm
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class OneByOne:
     def _run(self, index: int, job: Job) -> tuple[int, Job] | None:
         """One run and its answer. Gives the next job where its Begun went out in the same write."""
         self._current = run = self._session.run_of(index, job, self._inbox.now_ms)
+        self._session.marks.follow(index)
         ended = run.go()
         if self._litter.is_child():
             os._exit(0)
@@ -153,6 +154,7 @@ class SideBySide:
         self._at_once = session.function.at_once
         self._descriptor = descriptor
         self._runs: dict[int, tuple[Run, asyncio.Task[None]]] = {}
+        self._marked = OUTSIDE
         self._thread = threading.get_ident()
         self._loop = session.loop.get()
         inbox.on_cancel = self._told
@@ -188,6 +190,7 @@ class SideBySide:
             task = self._loop.create_task(run.attend(), context=run.within)
             self._runs[run.index] = (run, task)
             task.add_done_callback(partial(self._done, run), context=self._session.context)
+        self._mark()
         if self._inbox.stopping and not self._runs:
             self._loop.stop()
 
@@ -209,6 +212,13 @@ class SideBySide:
         if self._inbox.waiting:
             self._inbox.listen(wait=False)
         self._begin(framed(ended))
+
+    def _mark(self) -> None:
+        """Of several runs nobody can say which writes past Python."""
+        whose = next(iter(self._runs)) if len(self._runs) == 1 else OUTSIDE
+        if whose != self._marked and self._runs:
+            self._session.marks.follow(whose)
+            self._marked = whose
 
     def _told(self, index: int) -> None:
         run, task = self._runs.get(index, (None, None))

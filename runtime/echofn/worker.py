@@ -52,6 +52,7 @@ class Session:
         self.env = spawn.env
         self.folder = Folder(spawn.root, spawn.package)
         self.logger = logging.getLogger(spawn.function.name)
+        self.marks: capture.Marks
         self.loop = Loop()
         self.meter = Meter()
         self.send = channel.send
@@ -110,7 +111,7 @@ def opened_by(policy: Policy) -> walls.Openings:
 
 
 def work(
-    spawn: Spawn, channel: int, pipe: int, sealed: int | None = None, *, parent: int, line: int | None
+    spawn: Spawn, channel: int, pipes: tuple[int, int], sealed: int | None = None, *, parent: int, line: int | None
 ) -> NoReturn:
     """The whole life of a worker, from just after the fork.
 
@@ -121,7 +122,7 @@ def work(
         secrets = {} if sealed is None else take(sealed)
         mask = Mask(secrets.values())
         capture.hide(mask)
-        _restore(channel, pipe, line)
+        _restore(channel, pipes, line)
         refusals = Refusals(spawn.level, opened_by(spawn.function.policy), spawn.root, spawn.tmp)
         try:
             session, inbox, up = _prepared(spawn, secrets, mask, refusals, parent, None if line is None else walls.LINE)
@@ -151,6 +152,7 @@ def _prepared(
     own_end = Channel(walls.CHANNEL)  # the walls may have forked: a channel is one process's
     session = Session(spawn, own_end, refusals, mask)
     capture.install(session.outside, session.folder)
+    session.marks = capture.Marks()
     refusals.watch()
     start = time.perf_counter()
     session.prepare()
@@ -181,13 +183,13 @@ def _no_terminal(*_: object, **__: object) -> NoReturn:
     raise RuntimeError("breakpoint() needs a terminal, and a worker has none; use `echod run` for a debugger")
 
 
-def _restore(channel: int, pipe: int, line: int | None) -> None:
+def _restore(channel: int, pipes: tuple[int, int], line: int | None) -> None:
     """Signals as a fresh Python has them, and no descriptors but its own."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    walls.keep_descriptors(channel, pipe, line)
+    walls.keep_descriptors(channel, pipes, line)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 # for the process's life
     sys.argv = ["echofn"]

@@ -90,6 +90,10 @@ def act(payload, ctx):
     if do == "write":
         os.write(1, b"past python\\nand no end")
         return None
+    if do == "write of each":
+        os.write(1, b"out %d" % payload["n"])
+        os.write(2, b"err %d\\nand no end" % payload["n"])
+        return None
     if do == "flood":
         for n in range(payload["lines"]): print("x" * 1000)
         return None
@@ -918,7 +922,20 @@ async def test_every_line_lands_in_its_own_job(node: Rig) -> None:
 async def test_what_is_written_past_python_is_kept_too(node: Rig) -> None:
     job = await node.ended("act", await node.mint("act", {"do": "write"}))
     lines = await node.until(lambda: _lines(node, job.id, 2))
-    assert [line.text for line in lines] == ["past python", "and no end"]
+    assert [(line.stream, line.text) for line in lines] == [("stdout", "past python"), ("stdout", "and no end")]
+
+
+async def test_what_is_written_past_python_lands_in_its_own_job_and_stream(node: Rig) -> None:
+    """Of runs right behind each other, which have ended before any of it is read; of one in three."""
+    payloads = [{"do": "write of each", "n": n} if n % 3 == 0 else {"do": "return", "value": n} for n in range(90)]
+    jobs = await node.mint_many("act", payloads)
+    for n, job in enumerate(await node.all_ended("act", jobs)):
+        if n % 3 == 0:
+            lines = await node.until(lambda job=job: _lines(node, job.id, 3))
+            said = [("stdout", f"out {n}"), ("stderr", f"err {n}"), ("stderr", "and no end")]
+            assert sorted((line.stream, line.text) for line in lines) == sorted(said)
+        else:
+            assert await node.outside.logs("jobs.act", job.id) == []
 
 
 async def test_a_crash_leaves_its_python_lines_in_the_log(node: Rig) -> None:

@@ -65,7 +65,7 @@ WITHOUT = {
 
 def confined(parent, line):
     if "descriptors" not in without:
-        keep_descriptors(os.dup(1), os.dup(1), line)
+        keep_descriptors(os.dup(1), (os.dup(1), os.dup(1)), line)
         line = None if line is None else process.LINE
     for each in without:
         for where, name, instead in WITHOUT[each]:

@@ -44,7 +44,7 @@ class JobEvents(Protocol):
         """The end of a lifespan failed, after the last job that the worker ran, if it ran one."""
         ...
 
-    def spilled(self, worker: Worker, lease: Lease, data: bytes) -> None:
+    def spilled(self, worker: Worker, lease: Lease, stream: str, data: bytes) -> None:
         """Bytes written past Python, to the process's own stdout or stderr."""
         ...
 

@@ -45,7 +45,7 @@ class Journal:
         self._waiting_bytes = 0
         self._dropped = 0
         self._progress: dict[JobId, tuple[Lease, float, str]] = {}
-        self._spill: dict[JobId, bytes] = {}
+        self._spill: dict[JobId, dict[str, bytes]] = {}  # by stream, what waits for its line's end
         self._environ, self._masks = environ, dict[JobId, Mask]()
         self._timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -57,25 +57,23 @@ class Journal:
         stream = output.stream if output.stream in {"stdout", "stderr", "log"} else "log"
         self._line(lease, stream, output.level[:32], output.logger[:200], output.text)
 
-    def spilled(self, lease: Lease, data: bytes) -> None:
+    def spilled(self, lease: Lease, stream: str, data: bytes) -> None:
         """Bytes that bypassed Python: whole lines as they come, the rest with the end of the run."""
         if lease.output_bytes > frames.MAX_LOG_BYTES:
             lease.output_bytes += len(data)
             return
-        has_begun = lease.job.id in self._masks
-        mask = self._mask_of(lease)
-        if not has_begun:
+        mask, spill = self._mask_of(lease), self._spill.setdefault(lease.job.id, {})
+        if stream not in spill:
             data = mask.unbegun(data)  # others ran here a moment ago: what they left unfinished may go on in this run
-        *whole, rest = (self._spill.pop(lease.job.id, b"") + data).split(b"\n")
+        *whole, rest = (spill.get(stream, b"") + data).split(b"\n")
         for line in whole:
-            self._line(lease, "stderr", "", "", mask.text(line.decode(errors="replace")))
+            self._line(lease, stream, "", "", mask.text(line.decode(errors="replace")))
         if len(rest) > MOST_UNFINISHED_BYTES:
             text, used = codecs.utf_8_decode(rest, "replace", False)
             if at := mask.seam(text):
-                self._line(lease, "stderr", "", "", mask.text(text[:at]))
+                self._line(lease, stream, "", "", mask.text(text[:at]))
                 rest = text[at:].encode() + rest[used:]
-        if rest:
-            self._spill[lease.job.id] = rest
+        spill[stream] = rest
 
     def progressed(self, lease: Lease, progress: frames.Progress) -> None:
         """Only the latest word counts."""
@@ -101,10 +99,9 @@ class Journal:
         """The run is over: its last unfinished line, and what did not fit."""
         if not (lease.output_bytes or self._spill or self._progress):
             return
-        if self._spill:
-            rest = self._spill.pop(lease.job.id, b"")
+        for stream, rest in self._spill.pop(lease.job.id, {}).items():
             if rest:
-                self._line(lease, "stderr", "", "", self._mask_of(lease).unended(rest.decode(errors="replace")))
+                self._line(lease, stream, "", "", self._mask_of(lease).unended(rest.decode(errors="replace")))
         if lease.output_bytes > frames.MAX_LOG_BYTES:
             over = lease.output_bytes - frames.MAX_LOG_BYTES
             self._keep(

@@ -95,6 +95,10 @@ class Life(Generic[T]):
         self.began += 1
         return job
 
+    def is_ahead(self, index: int) -> bool:
+        """Whether the job at this position is still to begin."""
+        return bool(self._line) and self._line[0][0] <= index < self._handed
+
     def skipped(self, index: int) -> T | None:
         """The job that the worker says it will not begin; None where we have taken it back meanwhile."""
         for place, (each, job) in enumerate(self._line):

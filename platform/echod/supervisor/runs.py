@@ -104,8 +104,8 @@ class Runs:
         if last is not None:
             self._journal.failed(last, error)
 
-    def spilled(self, worker: Worker, lease: Lease, data: bytes) -> None:
-        self._journal.spilled(lease, data)
+    def spilled(self, worker: Worker, lease: Lease, stream: str, data: bytes) -> None:
+        self._journal.spilled(lease, stream, data)
 
     # ---- of pools -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The handle of one worker: its channel, its output pipe, its process, its clock. What it decides is in life.py.
+"""The handle of one worker: its channel, its output pipes, its process, its clock. What it decides is in life.py.
 
 A worker is gone when nothing of its process tree is left: the base says so (`Exited`), or died. Only then are its
 unanswered jobs accounted for, after everything it wrote before has been read.
@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from echod import log
@@ -23,13 +24,14 @@ from echod.supervisor.events import Departure, JobEvents, LifeEvents
 from echod.supervisor.leases import Lease, instant
 from echod.supervisor.life import Life, Phase, Why, cause_of
 from echod.supervisor.outside import Outside
-from echod.supervisor.pipe import Pipe
+from echod.supervisor.pipe import Pipe, Pipes
 from echod.supervisor.watch import Looks, Watch
 from echofn import frames, sealed
 from echofn.manifest import Function
 
 _log = log.get("supervisor")
 
+STREAMS = ("stdout", "stderr")
 START_WITHIN_S = 30.0
 HUNG_UP_S = 0.3  # between the end of its channel and its exit; longer, and it closed the channel itself
 GONE_WITHIN_S = 5.0  # between its exit, or our kill, and the base's word that nothing is left
@@ -74,7 +76,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._number = 0
         self._pidfd = -1
-        self._pipe: Pipe | None = None
+        self._pipes: Pipes | None = None
         self._channel: Channel | None = None
         self._was_ready = False
         self._process_gone = False
@@ -103,14 +105,16 @@ class Worker:
         with theirs, sealed.new() as file, contextlib.ExitStack() as undo:
             undo.callback(ours.close)
             files = (file.fileno(),) if secrets and sealed.put(file, secrets) else ()
-            reading, writing = os.pipe2(os.O_CLOEXEC)
-            undo.callback(os.close, reading)
-            try:
-                self._number = self._base.spawn(self, order, (theirs.fileno(), writing, *files))
-            finally:
-                os.close(writing)
+            reading, writing = [0, 0], [0, 0]
+            with contextlib.ExitStack() as handed_over:
+                for each in range(2):
+                    reading[each], writing[each] = os.pipe2(os.O_CLOEXEC)
+                    undo.callback(os.close, reading[each])
+                    handed_over.callback(os.close, writing[each])
+                self._number = self._base.spawn(self, order, (theirs.fileno(), *writing, *files))
             undo.pop_all()
-        self._pipe = Pipe(reading, self._spilled)
+        out, err = (Pipe(end, partial(self._spilled, name)) for end, name in zip(reading, STREAMS, strict=True))
+        self._pipes = Pipes(out, err)
         self._channel = Channel(ours, self._heard, self._broke, self._hung_up)
         self._expect_start(START_WITHIN_S, "its module's import does not end")
 
@@ -183,8 +187,8 @@ class Worker:
             self.life.kill("base")
         if self._channel is not None:
             self._channel.drain()
-        if self._pipe is not None:
-            self._pipe.drain()
+        if self._pipes is not None:
+            self._pipes.drain()
         self._outside.close(self._function.name, failed=self._failed is not None)
         begun, unbegun = self.life.gone()
         peak = exited.peak_bytes if exited else 0
@@ -223,9 +227,8 @@ class Worker:
                         if (lease := life.skipped(frame.index)) is not None:
                             self._skipped(lease)
                     case frames.Ended():
-                        if not has_drained and self._pipe is not None:
-                            has_drained = True
-                            self._pipe.drain()  # what it wrote past Python came before its answer
+                        self._hear_pipes(again=has_drained)
+                        has_drained = True
                         lease = self._answered = life.answered(frame.index)
                         self.charged_cpu_us += max(frame.cpu_us, 0)
                         jobs.answered(self, lease, frame)
@@ -235,6 +238,8 @@ class Worker:
                         lease = life.begun(frame.index)
                         lease.begun = instant()
                         self._outside.begun(lease)
+                        if self._pipes is not None:
+                            self._pipes.begun()
                         self._deadlines.begin(lease)
                         self._watch.wake()
                         jobs.began(self, lease)
@@ -358,10 +363,17 @@ class Worker:
         else:
             self._owner.withdrawn(self, self.life.withdraw())
 
-    def _spilled(self, data: bytes) -> None:
-        if len(self.life.running) == 1:  # of several nobody can say who wrote it
-            [lease] = self.life.running.values()
-            self._jobs.spilled(self, lease, data)
+    def _hear_pipes(self, *, again: bool) -> None:
+        """What a run wrote past Python was there before its answer; for answers that came together one read will do."""
+        if self._pipes is not None:
+            self._pipes.hand_on() if again else self._pipes.drain()
+
+    def _spilled(self, stream: str, index: int, data: bytes) -> bool:
+        lease = self.life.running.get(index)
+        if lease is None:
+            return not self.life.is_ahead(index)  # what was written after its run, or by no single one, is dropped
+        self._jobs.spilled(self, lease, stream, data)
+        return True
 
     def _expect_gone(self) -> None:
         if self._given_up is None:
@@ -383,8 +395,8 @@ class Worker:
             if wait is not None:
                 wait.cancel()
         self._watch.close()
-        if self._pipe is not None:
-            self._pipe.close()
+        if self._pipes is not None:
+            self._pipes.close()
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

@@ -49,17 +49,17 @@ def replace_environment(environment: Mapping[str, str]) -> None:
     time.tzset()  # the C library reads TZ once
 
 
-def keep_descriptors(channel: int, output: int | None, line: int | None = None) -> None:
-    """Leave 0 (null), 1 and 2 (`output`, or as they are), the channel at `CHANNEL` and, for the walls to close, `line`
+def keep_descriptors(channel: int, outputs: tuple[int, int] | None, line: int | None = None) -> None:
+    """Leave 0 (null), 1 and 2 (`outputs`, or as they are), the channel at `CHANNEL` and, for the walls to close, `line`
     at `LINE`; close everything else.
     """
-    kept = [source for source in (channel, output, line) if source is not None]
+    kept = [channel, *(outputs or ()), *(() if line is None else (line,))]
     high = [fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, LINE + 1) for source in kept]
     null = os.open("/dev/null", os.O_RDWR)
     os.dup2(null, 0)
-    if output is not None:
+    if outputs is not None:
         os.dup2(high[1], 1)
-        os.dup2(high[1], 2)
+        os.dup2(high[2], 2)
     os.dup2(high[0], CHANNEL, inheritable=False)
     if line is not None:
         os.dup2(high[-1], LINE, inheritable=False)

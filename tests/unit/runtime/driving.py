@@ -136,11 +136,11 @@ def batch(*payloads: Any, **fields: Any) -> frames.Job:
 class Worker:
     """The supervisor's view of one worker."""
 
-    def __init__(self, base: Base, number: int, channel: socket.socket, pipe: int) -> None:
+    def __init__(self, base: Base, number: int, channel: socket.socket, pipes: list[int]) -> None:
         self.base = base
         self.number = number
         self.channel = channel
-        self.pipe = pipe
+        self.pipes = pipes
         self.pid = 0
         self.exited: frames.Exited | None = None
         self.handed = 0
@@ -244,11 +244,13 @@ class Worker:
         return message.text
 
     def raw(self) -> bytes:
-        """What is in the stdout/stderr pipe now."""
+        """What is in the pipes of stdout and stderr now, but for marks."""
         data = b""
-        while select.select([self.pipe], [], [], 0)[0] and (more := os.read(self.pipe, 1 << 16)):
-            data += more
-        return data
+        for pipe in self.pipes:
+            while select.select([pipe], [], [], 0)[0] and (more := os.read(pipe, 1 << 16)):
+                data += more
+        first, *rest = data.split(frames.MARK)
+        return b"".join([first, *(part[frames.POSITION.size :] for part in rest)])
 
     def end(self) -> frames.Exited:
         """Wait for the base's word that nothing is left of it."""
@@ -258,7 +260,8 @@ class Worker:
 
     def close(self) -> None:
         self.channel.close()
-        os.close(self.pipe)
+        for pipe in self.pipes:
+            os.close(pipe)
 
 
 class Base:
@@ -300,7 +303,7 @@ class Base:
         self._spawned += 1
         number = self._spawned
         ours, theirs = socket.socketpair()
-        read_end, write_end = os.pipe()
+        pipes = [os.pipe(), os.pipe()]
         function = Function(
             f"{module}.{attribute}", module, attribute, module.replace(".", "/") + ".py", 1,
             fields.pop("policy", Policy()), (),
@@ -319,13 +322,16 @@ class Base:
         }
         secrets = fields.pop("secrets", {})
         spawn = frames.Spawn(**{**told, **fields})
-        worker = self.workers[number] = Worker(self, number, ours, read_end)
+        worker = self.workers[number] = Worker(self, number, ours, [reading for reading, _ in pipes])
         worker.at_once = spawn.function.at_once
         with sealed.new() as file:
             files = [file.fileno()] if secrets and sealed.put(file, secrets) else []
-            socket.send_fds(self.control, [frames.encode(spawn)], [theirs.fileno(), write_end, *files])
+            socket.send_fds(
+                self.control, [frames.encode(spawn)], [theirs.fileno(), *(writing for _, writing in pipes), *files]
+            )
         theirs.close()
-        os.close(write_end)
+        for _, writing in pipes:
+            os.close(writing)
         while not worker.pid:
             self.hear()
         return worker

@@ -117,7 +117,7 @@ def test_a_worker_stands_behind_the_minimal_walls(base: Base) -> None:
     assert told["sid"] == told["pid"] == worker.pid
     assert told["cwd"] == base.tmp
     assert told["nnp"] == "1"
-    assert told["fds"] == ["0", "1", "2", "3", "4"]  # 4 is the listing itself
+    assert told["fds"] == ["0", "1", "2", "3", "4", "5", "6"]  # 4, 5: for marks; 6 is the listing itself
     assert told["in"] == "/dev/null"
     fixed = {"PATH", "HOME", "TMPDIR", "LANG", "TZ", "OPENBLAS_NUM_THREADS", "STRIPE_KEY"}
     assert set(told["env"]) == fixed

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from unit.runtime.driving import Base, job, until, write
+import os
+from pathlib import Path
+
+import pytest
+
+from echofn import frames
+from echofn.manifest import Policy
+from unit.runtime.driving import Base, job, write
 
 
 def test_print_logging_and_the_contexts_log_are_told_apart(shared: Base) -> None:
@@ -229,16 +236,51 @@ def test_what_is_written_past_us_goes_to_the_pipe(shared: Base) -> None:
         """
     )
     assert worker.one().text("stdout") == "captured"
-    text = ""
+    assert worker.raw().decode().splitlines() == ["raw out", "from a child", "redirected", "raw err"]
 
-    def all_there() -> bool:
-        nonlocal text
-        text += worker.raw().decode()
-        return "redirected" in text
 
-    until(all_there)
-    lines = ["raw out", "raw err", "from a child", "redirected"]
-    assert text.splitlines() == lines
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_between_what_runs_write_past_us_is_whose_it_is(shared: Base, kind: str) -> None:
+    """In both streams, before the first byte; and even where the handler has put a file of its own there."""
+    worker = shared.serve(
+        f"""
+        import os
+        {kind} f(payload):
+            os.write(1, payload)
+            os.write(2, payload)
+            if payload == b"b":
+                os.dup2(os.open("own", os.O_CREAT | os.O_WRONLY), 1)
+        """,
+        policy=Policy(per_worker=1),
+    )
+    worker.run(job(b"a"), job(b"b"), job(b"c"))
+    marks = [frames.MARK + frames.POSITION.pack(index) for index in range(3)]
+    out, err = (os.read(pipe, 1 << 16) for pipe in worker.pipes)
+    assert err == marks[0] + b"a" + marks[1] + b"b" + marks[2] + b"c"
+    assert out == marks[0] + b"a" + marks[1] + b"b" + marks[2]
+    assert Path(shared.tmp, "own").read_bytes() == b"c"
+
+
+def test_of_several_runs_side_by_side_none_is_said_to_write(shared: Base) -> None:
+    worker = shared.serve(
+        """
+        import asyncio, os
+        both = asyncio.Event()
+        async def f(payload):
+            await both.wait() if payload == 0 else both.set()
+            os.write(1, b"of %d" % payload)
+            for _ in range(9 if payload == 0 else 1): await asyncio.sleep(0)
+            if payload == 0: os.write(1, b"alone")
+        """,
+        policy=Policy(per_worker=2),
+    )
+    worker.at_once = 2
+    worker.begin(0)
+    first = worker.hand(job(1)) - 1
+    worker.collect_rest(first, 1)
+    out = os.read(worker.pipes[0], 1 << 16).split(frames.MARK)
+    whose = [(frames.POSITION.unpack_from(part)[0], part[frames.POSITION.size :]) for part in out[1:]]
+    assert whose == [(0, b""), (frames.OUTSIDE, b"of 1of 0"), (0, b"alone")]
 
 
 def test_a_handler_of_user_code_on_the_root_logger_keeps_ours(shared: Base) -> None:
