@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import collections
 import math
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import redis
 
+from echod.bus.keys import GLOBAL_KEYS, QUEUE_KEYS
+from echod.model.job import Child
 from valkey import Server
 
 Row = dict[bytes, bytes]
@@ -31,6 +34,18 @@ class Books(msgspec.Struct):
     settings: dict[str, str]  # of lanes: `<lane>:<letter>`
     index: list[str]
     wake: list[str]
+    named: set[str]
+    unique: dict[str, Row]
+    out: dict[str, bytes]
+    logs: dict[str, int]  # how many lines each has
+    logged: set[str]
+    rules: set[str]
+    repeat: dict[str, float]
+    recurrences: dict[str, Row]
+    totals: dict[str, int]
+    ends: dict[str, int]  # every key of the server → when it expires by itself, -1: never
+    queues: set[str]  # all that are registered
+    versions: set[str]  # those that are whole, and those that are being stored
 
     def of_lanes(self, field: str) -> dict[str, str]:
         """One field of all lanes."""
@@ -59,42 +74,90 @@ class Books(msgspec.Struct):
         return "pending" if any(id in ids for ids in self.lanes.values()) else "nowhere"
 
 
+_READ = """
+local read = {
+  hash = {'HGETALL'}, zset = {'ZRANGE', 0, -1, 'WITHSCORES'}, set = {'SMEMBERS'}, list = {'LRANGE', 0, -1},
+  string = {'GET'}, stream = {'XLEN'},
+}
+local all = {}
+for i, key in ipairs(redis.call('KEYS', '*')) do
+  local how = read[redis.call('TYPE', key).ok]
+  all[i] = {key, redis.call('PEXPIRETIME', key), how and redis.call(how[1], key, unpack(how, 2)) or false}
+end
+return all
+"""
+
+
 def open_books(server: Server, queue: str) -> Books:
-    """Read a whole queue."""
-    base = f"emq:{{{queue}}}:"
-    with redis.Redis(unix_socket_path=str(server.socket)) as client:
+    """Read a whole queue, and the names of all keys, as they are at one moment."""
+    told: Any = server.command("EVAL", _READ, 0)
+    every = {key.decode("utf-8", "surrogatepass"): (ends_ms, value) for key, ends_ms, value in told}
+    base, everywhere = f"emq:{{{queue}}}:", "emq:{~}:"
 
-        def scores(name: str) -> dict[str, float]:
-            return {member.decode(): score for member, score in client.zrange(base + name, 0, -1, withscores=True)}
+    def value(name: str, of: str = base) -> Any:
+        return every.get(of + name, (0, ()))[1]
 
-        keys = [key.decode() for key in client.keys(f"emq:{{{queue}}}:*")]
-        return Books(
-            rows={key.rpartition(":")[2]: client.hgetall(key) for key in keys if key.startswith(base + "job:")},
-            lanes={
-                key.removeprefix(base + "lane:"): [id.decode() for id in client.zrange(key, 0, -1)]
-                for key in keys
-                if key.startswith(base + "lane:")
-            },
-            ring=scores("ring"),
-            later=scores("later"),
-            held={member.decode() for member in client.smembers(base + "held")},
-            schedule=scores("schedule"),
-            active=scores("active"),
-            dead=scores("dead"),
-            done=scores("done"),
-            meta={name.decode(): value.decode("latin-1") for name, value in client.hgetall(base + "meta").items()},
-            windows=scores("windows"),
-            settings={name.decode(): value.decode() for name, value in client.hgetall(base + "lanes").items()},
-            index=list(scores("jobs")),
-            wake=[name.decode() for name in client.lrange("emq:{~}:wake", 0, -1)],
-        )
+    def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def scores(name: str, of: str = base) -> dict[str, float]:
+        return {member.decode("utf-8", "surrogatepass"): float(at) for member, at in pairs(value(name, of)).items()}
+
+    def family(kind: str) -> dict[str, Any]:
+        start = base + kind
+        return {key.removeprefix(start): got for key, (_, got) in every.items() if key.startswith(start)}
+
+    def rows(kind: str) -> dict[str, Row]:
+        return {name: pairs(flat) for name, flat in family(kind).items()}
+
+    return Books(
+        rows=rows("job:"),
+        lanes={lane: [id.decode() for id in flat[::2]] for lane, flat in family("lane:").items()},
+        ring=scores("ring"),
+        later=scores("later"),
+        held={member.decode() for member in value("held")},
+        schedule=scores("schedule"),
+        active=scores("active"),
+        dead=scores("dead"),
+        done=scores("done"),
+        meta={name.decode(): each.decode("latin-1") for name, each in pairs(value("meta")).items()},
+        windows=scores("windows"),
+        settings={name.decode(): each.decode() for name, each in pairs(value("lanes")).items()},
+        index=list(scores("jobs")),
+        wake=[name.decode() for name in value("wake", everywhere)],
+        named={name.decode() for name in pairs(value("named"))},
+        unique=rows("unique:"),
+        out={id.decode(): child for id, child in pairs(value("out")).items()},
+        logs=family("log:"),
+        logged=set(scores("logged")),
+        rules={name.decode("utf-8", "surrogatepass") for name in value("rules")},
+        repeat=scores("repeat"),
+        recurrences=rows("repeat:"),
+        totals={name.decode(): int(count) for name, count in pairs(value("totals")).items()},
+        ends={key: ends_ms for key, (ends_ms, _) in every.items()},
+        queues={name.decode() for name in pairs(value("queues", everywhere))},
+        versions={*scores("versions", everywhere), *scores("uploads", everywhere)},
+    )
 
 
 _LETTERS = {"scheduled": b"s", "active": b"a", "done": b"d", "dead": b"x", "cancelled": b"c", "pending": None}
+_OPEN = frozenset({"scheduled", "active", "pending"})
+# Fields of rows that are of some states only; of the others any may have any.
+_STATES_OF = {
+    b"r": {"scheduled", "cancelled"},  # what a job that was cancelled had waited for
+    b"bh": {"scheduled"},
+    b"k": {"active"},
+    b"o": {"done"},
+    b"e": {"done", "dead", "cancelled"},
+    b"sz": {"done", "dead", "cancelled"},
+    b"z": {"done", "dead", "cancelled"},
+    b"x": {"active", "done", "dead", "cancelled"},
+}
 
 
 def audit(server: Server, queue: str) -> Books:
-    """Every job in exactly one place, every lane in exactly one of ring, later, held, every count right."""
+    """Every job in exactly one place, every lane in exactly one of ring, later, held, every count right; and no key of
+    the whole server without an owner."""
     books = open_books(server, queue)
     placed: dict[str, list[str]] = {}
     for lane, ids in books.lanes.items():
@@ -111,6 +174,8 @@ def audit(server: Server, queue: str) -> Books:
         assert row.get(b"s") == _LETTERS[state], f"{id} lies as {state}, its row says {row.get(b's')}"
         if state == "pending":
             assert id in books.lanes[row.get(b"l", b"-").decode()]
+        left = [field for field, states in _STATES_OF.items() if field in row and state not in states]
+        assert left == [], f"{id} is {state}, and has {left} still"
     seats = [*books.ring, *books.later, *books.held]
     assert sorted(seats) == sorted(books.lanes), "a lane without a seat, with two, or a seat without a lane"
     assert int(books.meta.get("n", 0)) == sum(len(ids) for ids in books.lanes.values())
@@ -120,6 +185,9 @@ def audit(server: Server, queue: str) -> Books:
     assert int(books.meta.get("ab", 0)) == archived_bytes
     assert books.wake.count(queue) <= 1
     _audit_limits(books)
+    _audit_unique(books)
+    _audit_owners(books)
+    _audit_names(books, queue)
     if books.ring and "paused" not in books.meta and not books.is_capped:
         assert "rung" in books.meta, "something to serve, and nobody was told"
     if "rung" not in books.meta:
@@ -132,8 +200,64 @@ def _audit_limits(books: Books) -> None:
     of_active = [books.rows[id] for id in books.active]
     counted = collections.Counter(row.get(b"l", b"-").decode() for row in of_active if b"k" in row)
     assert books.of_lanes(":a") == {lane: str(count) for lane, count in counted.items()}
-    assert all(b"k" not in row for id, row in books.rows.items() if id not in books.active)
     if {"lc", "lr", "own"} & books.limits.keys() and "judge" not in books.meta:
         assert all(b"k" in row for row in of_active), "an active job that its lane's limit does not know of"
     assert books.of_lanes(":v").keys() == books.later.keys() | books.held
     assert books.of_lanes(":s").keys() == books.windows.keys()
+    assert int(books.meta.get("own", 0)) == len(books.of_lanes(":c").keys() | books.of_lanes(":r").keys())
+    by_hand = [books.of_lanes(f":{letter}").keys() for letter in "wpcr"]
+    assert books.named == set().union(*by_hand), "a name of a lane that nobody has set, or the other way round"
+
+
+def _audit_unique(books: Books) -> None:
+    """A key is its job's for as long as was asked, and no longer; what asks for one has it."""
+    owned: dict[str, str] = {}
+    for id, row in books.rows.items():
+        mode, _, key = row.get(b"u", b"").decode().partition(":")
+        is_open = books.state_of(id) in _OPEN
+        if mode == "k" or (mode == "d" and is_open) or (mode == "s" and is_open and b"a" not in row):
+            assert owned.setdefault(key, id) == id, f"{id} and {owned[key]} are both there under one key"
+            assert books.unique.get(key, {}).get(b"o") == id.encode(), f"{id} has lost its key"
+            assert books.unique[key][b"m"] == mode.encode()
+    for key, unique in books.unique.items():
+        if unique[b"m"] != b"t":
+            assert owned.get(key) == unique[b"o"].decode(), f"unique:{key} is of a job that has it no more"
+
+
+def _audit_owners(books: Books) -> None:
+    """Logs, children on their way and recurrences: each of something that is there."""
+    written = {id for id, row in books.rows.items() if int(row.get(b"lb", 0))}
+    assert books.logs.keys() == written, "a log without its job, or a job without what it wrote"
+    assert books.logged == books.logs.keys() if len(books.logs) <= 1000 else books.logged <= books.logs.keys()
+    for id, child in books.out.items():
+        parent = msgspec.msgpack.decode(child[13:], type=Child).mint.parent or ""
+        assert parent not in books.rows or books.state_of(parent) == "done", f"{id} is of {parent}, which is not done"
+    assert books.recurrences.keys() == books.rules, "a recurrence without its row, or the other way round"
+    for name, row in books.recurrences.items():
+        stands = b"next" in row and not row.keys() & {b"paused", b"gone"}
+        assert (name in books.repeat) == stands, f"{name} is looked at, and should not be; or the other way round"
+        # One that was parked stays so although its error may have been taken back.
+        assert not stands or books.repeat[name] >= int(row[b"next"])
+    assert books.repeat.keys() <= books.rules
+
+
+def _audit_names(books: Books, queue: str) -> None:
+    """Every key of the server is one that our table has; what nobody takes back goes by itself."""
+    for key, end_ms in books.ends.items():
+        if not key.startswith("emq:"):
+            continue  # a test's own
+        found = re.match(r"emq:\{(?:[^/}]+/)?([^}]+)\}:([^:]+)(?::(.+))?\Z", key, re.DOTALL)
+        assert found, f"{key} is none of ours"
+        of, kind, rest = found.groups()
+        goes = kind in ("last", "m", "h", "fsync")
+        if of == "~":
+            is_known = kind in GLOBAL_KEYS or (kind == "version" and rest.partition(":")[0] in books.versions)
+        elif rest is None:
+            is_known = kind in QUEUE_KEYS and (of in books.queues or kind in ("meta", "lanes", "named"))
+        else:
+            is_known = f"{kind}:" in QUEUE_KEYS
+        assert is_known, f"nobody knows {key}"
+        if kind == "unique":
+            goes = of != queue or books.unique.get(rest, {}).get(b"m") == b"t"
+        assert goes or end_ms < 0, f"{key} ends by itself"
+        assert not goes or end_ms > 0 or of != queue, f"{key} stays for ever"

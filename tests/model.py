@@ -9,7 +9,7 @@ from typing import Any
 
 from audit import Books
 from echod.bus.keys import escape
-from echod.model.job import Hold
+from echod.model.job import Hold, Unique
 
 TURN = 5040
 
@@ -28,6 +28,8 @@ class ModelJob:
     cancelling: bool = False
     since_ms: int = 0  # pending since
     counted: bool = False  # among its lane's active jobs
+    parent: str | None = None
+    unique: Unique | None = None  # until done or started
 
 
 @dataclass
@@ -72,10 +74,10 @@ class Model:
     later: dict[str, int] = field(default_factory=dict)  # lanes that wait for an instant
     held: set[str] = field(default_factory=set)  # lanes that are paused or have as many active jobs as they may
     picked_at: int = 0  # V
-    purged: int = 0
     window: Window | None = None
     windows: dict[str, Window] = field(default_factory=dict)
     seen_ms: int | None = None  # by the last tick under limits of lanes
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def pending(self, lane: str) -> list[str]:
         """A lane's jobs in the order in which they are served."""
@@ -203,6 +205,9 @@ class Model:
         name = escape(lane)
         return (self.later.get(lane), lane in self.held) == (books.later.get(name), name in books.held)
 
+    def place_of(self, lane: str) -> str:
+        return "held" if lane in self.held else "later" if lane in self.later else "ring"
+
     def place(self, lane: str, now_ms: int) -> None:
         """Where a lane belongs."""
         self.later.pop(lane, None)
@@ -241,11 +246,13 @@ class Model:
 
     def end(self, id: str, state: str) -> None:
         self.jobs[id].state = state
+        self.counts[state] += 1
 
     # --- calls -----------------------------------------------------------------------------------------------------
 
     def mint(self, id: str, lane: str, priority: int, due_ms: int | None, now_ms: int) -> None:
         self.jobs[id] = ModelJob(lane, priority, "scheduled", due_ms)
+        self.counts["minted"] += 1
         if due_ms is None:
             self.to_lane(id, now_ms)
 
@@ -292,33 +299,38 @@ class Model:
     def settle(self, id: str, kind: str, back_ms: int, now_ms: int) -> None:
         job = self.jobs[id]
         self.vacate(id, now_ms)
-        if kind in {"done", "dead", "cancelled"}:
-            job.failures += kind == "dead"
-            self.end(id, kind)
+        if job.cancelling and kind in {"retry", "delay", "release"}:
+            kind = "cancelled"
         elif kind == "retry" and job.failures + 1 > self.retries:
-            self.end(id, "dead")
-        elif job.cancelling:
-            self.end(id, "cancelled")
+            kind = "dead"
+        if kind in {"retry", "dead"}:
+            job.failures += 1
+            self.counts["failed"] += 1
+        if kind in {"done", "dead", "cancelled"}:
+            self.end(id, kind)
         elif kind == "release":
             self.to_lane(id, now_ms)
         else:
-            job.failures += kind == "retry"
+            self.counts["retried" if kind == "retry" else "snoozed"] += 1
             job.state, job.due_ms = "scheduled", back_ms
 
     def lost(self, id: str, back_ms: int, now_ms: int) -> None:
         job = self.jobs[id]
         self.vacate(id, now_ms)
+        self.counts["lost"] += 1
         if job.cancelling:
             self.end(id, "cancelled")
+            return
+        job.failures += job.begun
+        job.losses += not job.begun
+        self.counts["failed"] += job.begun
+        if job.failures > self.retries or job.losses > 10:
+            self.end(id, "dead")
         elif job.begun:
-            job.failures += 1
-            job.state, job.due_ms = ("dead", None) if job.failures > self.retries else ("scheduled", back_ms)
+            self.counts["retried"] += 1
+            job.state, job.due_ms = "scheduled", back_ms
         else:
-            job.losses += 1
-            if job.losses > 10:
-                self.end(id, "dead")
-            else:
-                self.to_lane(id, now_ms)
+            self.to_lane(id, now_ms)
 
     def cancel(self, id: str, now_ms: int) -> str:
         job = self.jobs.get(id)
@@ -326,6 +338,8 @@ class Model:
             return "unknown"
         if job.state in {"done", "dead"}:
             return "ended"
+        if job.state == "cancelled":
+            return "cancelled"
         if job.state == "active":
             job.cancelling = True
             return "cancelling"
@@ -340,6 +354,7 @@ class Model:
         if job is None or job.state != "dead":
             return False
         job.failures, job.losses, job.cancelling = 0, 0, False
+        self.counts["redriven"] += 1
         if due_ms > now_ms:
             job.state, job.due_ms = "scheduled", due_ms
         else:
@@ -365,7 +380,7 @@ class Model:
     def purge(self, id: str) -> None:
         assert self.jobs[id].state in {"done", "dead", "cancelled"}
         del self.jobs[id]
-        self.purged += 1
+        self.counts["purged"] += 1
 
     def pause(self, lane: str | None, paused: bool, now_ms: int) -> None:
         if lane is None:

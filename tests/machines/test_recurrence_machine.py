@@ -34,6 +34,7 @@ from valkey import Server
 
 T = TypeVar("T")
 SOAK = os.environ.get("ECHOD_SOAK") == "1"
+EXAMPLES = int(os.environ.get("ECHOD_EXAMPLES", 300 if SOAK else 8))
 START = ms("2026-03-28T23:30:30Z")  # the night of the gap in Berlin
 OPEN = frozenset({"pending", "scheduled", "active"})
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -226,7 +227,7 @@ def test_each_instant_has_one_outcome_under_any_history(shared_server: Server) -
     run_state_machine_as_test(
         RecurrenceMachine,
         settings=settings(
-            max_examples=300 if SOAK else 8,
+            max_examples=EXAMPLES,
             stateful_step_count=60 if SOAK else 30,
             phases=(Phase.generate, Phase.shrink) if SOAK else (Phase.generate,),
             deadline=None,

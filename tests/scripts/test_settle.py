@@ -247,6 +247,18 @@ async def test_children_wait_in_out_until_they_are_cleared(bus: Bus, server: Ser
     assert (await bus.beat(pump=True)).unsent == ()
 
 
+async def test_children_of_a_settle_that_lies_ahead_by_the_clock_are_sent(bus: Bus, server: Server) -> None:
+    """The clock went back a day, and nobody was left to send them: they do not wait for it to be there again."""
+    server.clock.advance(86_400_000)
+    await bus.tick("f")
+    await mint(bus)
+    job = await claim_one(bus)
+    child = Child("f", Mint(id=bus.new_job_id(), payload=b"", parent=job.id))
+    await settle(bus, [done(job, children=(child,))])
+    server.clock.advance(-86_400_000)
+    assert await bus.sweep_out("f") == [child]
+
+
 async def test_a_failed_run_leaves_no_children(bus: Bus) -> None:
     await mint(bus)
     job = await claim_one(bus)

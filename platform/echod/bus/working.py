@@ -188,7 +188,10 @@ class Working(Core):
         return bool(reply == b"ok")
 
     async def sweep_out(self, queue: str, *, older_ms: int = 1000) -> list[Child]:
-        """Children whose settle is at least that long ago and that nobody cleared. A bounded part of them."""
+        """Children whose settle is at least that long ago and that nobody cleared. A bounded part of them.
+
+        Those too whose settle lies ahead: the clock went back, and they would wait until it is there again.
+        """
         sent_ms = monotonic_ms()
         time, setting, (_, stored) = await self.link.commands(
             [("TIME",), ("GET", self.keys.clock), ("HSCAN", f"{self.base(queue)}out", 0, "COUNT", 500)]
@@ -196,7 +199,7 @@ class Working(Core):
         now_ms = driven_ms(time, setting)
         self.clock.hear(now_ms, sent_ms)
         children = [child_of(stored[index]) for index in range(1, len(stored), 2)]
-        return [child for since_ms, child in children if since_ms <= now_ms - older_ms]
+        return [child for since_ms, child in children if not 0 <= now_ms - since_ms < older_ms]
 
     async def clear_out(self, queue: str, ids: Sequence[JobId]) -> None:
         """These children are minted."""
