@@ -200,7 +200,7 @@ def _audit_limits(books: Books) -> None:
     of_active = [books.rows[id] for id in books.active]
     counted = collections.Counter(row.get(b"l", b"-").decode() for row in of_active if b"k" in row)
     assert books.of_lanes(":a") == {lane: str(count) for lane, count in counted.items()}
-    if {"lc", "lr", "own"} & books.limits.keys() and "judge" not in books.meta:
+    if {"lc", "own"} & books.limits.keys() and "judge" not in books.meta:
         assert all(b"k" in row for row in of_active), "an active job that its lane's limit does not know of"
     assert books.of_lanes(":v").keys() == books.later.keys() | books.held
     assert books.of_lanes(":s").keys() == books.windows.keys()

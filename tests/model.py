@@ -99,6 +99,11 @@ class Model:
     def of_lanes(self) -> bool:
         return bool(self.limit("lane_concurrency") or self.limit("lane_rate") or self.concurrencies or self.rates)
 
+    @property
+    def counts_active(self) -> bool:
+        """Of each lane: where a limit asks for it."""
+        return bool(self.limit("lane_concurrency") or self.concurrencies or self.rates)
+
     def weight(self, lane: str) -> int:
         if lane in self.weights:
             return self.weights[lane]
@@ -229,7 +234,7 @@ class Model:
 
     def judge_all(self, now_ms: int) -> None:
         for job in self.jobs.values():
-            job.counted |= job.state == "active" and self.of_lanes
+            job.counted |= job.state == "active" and self.counts_active
         for lane in list(self.seats):
             self.judge(lane, now_ms)
 
@@ -273,7 +278,7 @@ class Model:
             self.seats[lane] += self.charge(lane, len(ids))
             for id in ids:
                 job = self.jobs[id]
-                job.state, job.begun, job.counted = "active", False, self.of_lanes
+                job.state, job.begun, job.counted = "active", False, self.counts_active
                 job.attempts += 1
                 self.window = self.started(self.limit("rate"), self.window, now_ms)
                 if window := self.started(rate, self.windows.get(lane), now_ms):

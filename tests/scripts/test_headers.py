@@ -191,13 +191,17 @@ def test_the_seeds_names_lead_to_verbs_and_keys_that_there_are() -> None:
 
 
 UNPACKED = {  # what is written as many arguments at once: of a fixed length, or cut to one
+    "drain": ["ENDING"],
     "include/birth": ["fields"],  # of one row
+    "include/cancel": ["ENDING"],
     "include/keys": ["values, first, math.min(first + VALUES_AT_ONCE - 1, #values)"],
     "include/limits": ["asked"],  # LANE_FIELDS
+    "include/recover": ["ENDING"],
     "include/rows": ["more"],  # of one row
     "include/serve": ["asked", "WANTED"],  # LANES_ASKED times five
     "jobs": ["BRIEF"],
     "occur": ["one, 1, 10"],
+    "settle": ["ENDING"],
 }
 
 

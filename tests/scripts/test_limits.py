@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import re
 from typing import Any
 
 import pytest
@@ -632,3 +633,48 @@ async def test_an_evicted_row_takes_no_place_up(bus: Bus, server: Server) -> Non
     assert await claim(bus) == []
     assert len(await claim(bus)) == 1
     assert audit(server, "f").of_lanes(":a") == {"a": "1"}
+
+
+# --- what it costs -------------------------------------------------------------------------------------------------
+
+
+async def test_no_limit_counts_what_it_does_not_ask_for(bus: Bus, server: Server) -> None:
+    """A rate of lanes knows starts; how many are active is counted from the limit on that asks for it."""
+    await code(bus, lane_rate="100/m")
+    await mint(bus, lane="a", count=4)
+    jobs = await claim(bus, 3)
+    assert audit(server, "f").of_lanes(":a") == {}
+    assert [row.active for row in await bus.lanes("f")] == [None]
+    await bus.set("f", {"lane_concurrency": 3})
+    assert audit(server, "f").of_lanes(":a") == {"a": "3"}
+    assert await blocked(bus) == ("capped", None)
+    await settle(bus, [done(job) for job in jobs[:1]])
+    assert [row.active for row in await bus.lanes("f")] == [2]
+    assert len(await claim(bus, 5)) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [({}, 7.0), ({"lane_rate": "9999/s"}, 7.2), ({"lane_concurrency": 9999}, 10.0)],
+    ids=["none", "rate", "concurrency"],
+)
+async def test_a_job_of_a_lane_costs_the_server_few_commands(
+    bus: Bus, server: Server, options: dict[str, Any], most: float
+) -> None:
+    """From its claim to its end, fifty a call, of a hundred lanes, where nothing is limited and where something is."""
+    await code(bus, **options)
+    await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"", lane=f"L{number % 100}") for number in range(300)])
+    before = calls(server)
+    jobs = await claim(bus, 50)
+    while jobs:
+        jobs = await settle(bus, [done(job) for job in jobs], count=50)
+    made = calls(server) - before
+    assert len(audit(server, "f").done) == 300
+    assert made / 300 <= most
+
+
+def calls(server: Server) -> int:
+    """Commands that scripts have made so far."""
+    told = bytes(server.command("INFO", "commandstats"))  # type: ignore[call-overload]
+    made = re.findall(r"cmdstat_(\w+):calls=(\d+)", told.decode())
+    return sum(int(count) for name, count in made if name not in ("info", "evalsha"))

@@ -213,7 +213,7 @@ class Entry(msgspec.Struct, frozen=True):
 class LaneRow(msgspec.Struct, frozen=True):
     """A lane with work, or (idle) with settings of an operator.
 
-    Limits are those that count for it; what it has active is known where there are any.
+    Limits are those that count for it; what it has active is known where its concurrency is limited.
     """
 
     lane: str  # as people write it

@@ -7,14 +7,14 @@
 -- `ids` is msgpack, a few hundred.
 local drained = {}
 for _, id in ipairs(cmsgpack.unpack(ids)) do
-  local got = redis.call('HMGET', job_key(q, id), 'm', 's', 'l', 'p', 'u', 'wt', 'lb', 'rt')
+  local got = redis.call('HMGET', job_key(q, id), 'm', 's', 'l', 'rt', unpack(ENDING))
   local state = got[2] or 'p'
   if got[1] and (state == 'p' or state == 's') then
     if state == 's' then redis.call('ZREM', q.schedule, id) else dequeue(q, id, got[3] or '-') end
-    make_ended(q, id, 'c', {p = got[4], u = got[5] or nil, wt = got[6] or nil, lb = got[7]}, {'rt', token})
+    make_ended(q, id, 'c', ending(got, 5), {'rt', token})
     count('cancelled')
     drained[#drained + 1] = id
-  elseif state == 'c' and got[8] == token then
+  elseif state == 'c' and got[4] == token then
     drained[#drained + 1] = id
   end
 end

@@ -5,7 +5,7 @@
 -- FLAGS   no-writes
 -- INCLUDE time limits
 -- why: paused · concurrency · rate · batch (it gathers one). At most `limit` of each kind. What lanes have active is
--- known where they are limited.
+-- known where their concurrency is limited.
 local found, limits = {}, lane_limits(q)
 
 local function written_of(lane)
@@ -25,7 +25,7 @@ local function add(lane, place, until_ms)
   if rate then ends, started = window_of(rate, set[7]) end
   row[6] = (place == 'later' or place == 'held') and why_waits(set, until_ms, ends)
   row[7] = until_ms and math.max(until_ms - now, 0) or false
-  row[8] = limits and tonumber(set[6] or 0) or false
+  row[8] = counts_active(q) and tonumber(set[6] or 0) or false
   row[9] = limits and lane_concurrency(limits, set) or false
   row[10], row[11] = rate, started
   row[12] = (set[1] and 'w' or '') .. (set[2] and 'p' or '') .. (set[4] and 'c' or '') .. (set[5] and 'r' or '')

@@ -1,5 +1,5 @@
 -- Purge: delete these jobs with their logs, where they lie ended in one of these states.
--- KEYS    job: dead done meta
+-- KEYS    job: dead done meta jobs
 -- ARGV    states ids
 -- RETURNS [id that is gone]
 -- FLAGS   allow-oom
@@ -9,7 +9,7 @@
 local wanted, gone, purged, bytes = {}, {}, 0, 0
 for state in string.gmatch(states, '%a') do wanted[state] = true end
 for _, id in ipairs(cmsgpack.unpack(ids)) do
-  local row = redis.call('HMGET', job_key(q, id), 'm', 's', 'e', 'sz', 'pa')
+  local row = redis.call('HMGET', job_key(q, id), 'm', 's', 'e', 'sz', 'pa', 'u', 'lb')
   if not row[1] then
     gone[#gone + 1] = id
   elseif wanted[row[2] or 'p'] and (row[2] == 'd' or row[2] == 'c' or row[2] == 'x') then
@@ -22,12 +22,13 @@ for _, id in ipairs(cmsgpack.unpack(ids)) do
         redis.call('ZREM', q.done, id)
         bytes = bytes + (tonumber(row[4]) or 0)
       end
-      erase(q, id)
+      erase(q, id, row[6], row[7])
       gone[#gone + 1] = id
       purged = purged + 1
     end
   end
 end
+call_with('ZREM', q.jobs, gone)
 if bytes > 0 then redis.call('HINCRBY', q.meta, 'ab', -bytes) end
 if purged > 0 then count('purged', purged) end
 close(q)

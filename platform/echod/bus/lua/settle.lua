@@ -94,13 +94,15 @@ function act.release(id, row, verdict)
 end
 
 local function row_of(got)
-  return {a = got[2], failures = tonumber(got[4]) or 0, m = got[5], w = got[6], d = got[7], x = got[8], u = got[9],
-    wt = got[10], lb = got[11], p = got[12], l = got[13], pr = got[14], k = got[15]}
+  local row = ending(got, 12)
+  row.a, row.failures, row.m, row.w, row.d = got[2], tonumber(got[4]) or 0, got[5], got[6], got[7]
+  row.x, row.l, row.pr, row.k = got[8], got[9], got[10], got[11]
+  return row
 end
 
 for _, verdict in ipairs(cmsgpack.unpack(verdicts)) do
   local id = verdict[2]
-  local got = redis.call('HMGET', job_key(q, id), 's', 'a', 'h', 'f', 'm', 'w', 'd', 'x', 'u', 'wt', 'lb', 'p', 'l', 'pr', 'k')
+  local got = redis.call('HMGET', job_key(q, id), 's', 'a', 'h', 'f', 'm', 'w', 'd', 'x', 'l', 'pr', 'k', unpack(ENDING))
   if got[1] ~= 'a' or tonumber(got[2]) ~= verdict[3] or got[3] ~= verdict[4] then
     refused[#refused + 1] = id
     count('refused')

@@ -2,7 +2,7 @@
 -- KEYS job: schedule
 -- Answers cancelled, cancelling, ended or unknown. Who calls it calls file_archived.
 local function cancel_job(q, id)
-  local got = redis.call('HMGET', job_key(q, id), 'm', 's', 'l', 'p', 'u', 'wt', 'lb')
+  local got = redis.call('HMGET', job_key(q, id), 'm', 's', 'l', unpack(ENDING))
   if not got[1] then return 'unknown' end
   if got[2] == 'c' then return 'cancelled' end
   if got[2] == 'd' or got[2] == 'x' then return 'ended' end
@@ -16,7 +16,7 @@ local function cancel_job(q, id)
   else
     dequeue(q, id, got[3] or '-')
   end
-  make_ended(q, id, 'c', {p = got[4], u = got[5] or nil, wt = got[6] or nil, lb = got[7]}, {})
+  make_ended(q, id, 'c', ending(got, 4), {})
   count('cancelled')
   return 'cancelled'
 end

@@ -13,7 +13,7 @@ local function recount(q, id)
   local row = redis.call('HMGET', job_key(q, id), 'k', 'l', 'm')
   local lane = row[2] or '-'
   if not row[3] then return end
-  if lane_limits(q) and not row[1] then
+  if counts_active(q) and not row[1] then
     redis.call('HSET', job_key(q, id), 'k', 1)
     redis.call('HINCRBY', q.lanes, lane .. ':a', 1)
   end

@@ -1,5 +1,5 @@
 -- Limits: how many jobs of a queue, or of one of its lanes, may be active, and how many of them may start in a window.
--- KEYS active lanes meta
+-- KEYS active lanes meta named
 --
 -- `meta.limits` is what counts, absent where nothing is limited: c active jobs, r starts [n, ms], lc and lr the same of
 -- each lane, w the lanes' weight, ws weights by lane, own: how many lanes have limits of their own.
@@ -42,11 +42,45 @@ local function weight_of(q, lane, own)
   return tonumber(own) or limits and (limits.ws and limits.ws[lane] or limits.w) or 1
 end
 
+-- Whether lanes' active jobs are counted: where a limit asks how many they are, and nowhere else.
+local function counts_active(q)
+  local limits = lane_limits(q)
+  return limits and (limits.lc or limits.own)
+end
+
+-- Which of LANE_FIELDS a lane of this queue may have, but for its virtual time: what an operator sets is there where `named`
+-- is, and each field that is not asked for is a memory access less in a hash of all lanes.
+local function fields_of(q)
+  local policy, limits = policy_of(q), lane_limits(q)
+  if not policy.fields then
+    local is_named, own, fields = redis.call('EXISTS', q.named) == 1, limits and limits.own, {}
+    local has = {is_named, is_named, false, own, own, counts_active(q), limits and (limits.lr or own)}
+    for field = 1, #LANE_FIELDS do
+      if has[field] then fields[#fields + 1] = field end
+    end
+    policy.fields = fields
+  end
+  return policy.fields
+end
+
+-- Fields of lanes, by their place in LANE_FIELDS, as they are read: `first` and what follows of `got` are of one lane.
+local function set_of(fields, got, first)
+  local set = {}
+  for i, field in ipairs(fields) do set[field] = got[first + i - 1] end
+  return set
+end
+
 -- A lane's weight, pause, virtual time; and, where lanes are limited, its own concurrency and rate, active jobs, window.
-local function lane_set(q, lane)
-  local asked = {}
-  for i = 1, lane_limits(q) and #LANE_FIELDS or 3 do asked[i] = lane .. LANE_FIELDS[i] end
-  return redis.call('HMGET', q.lanes, unpack(asked))
+-- `is_new`: one that has no virtual time.
+local function lane_set(q, lane, is_new)
+  local fields, asked = fields_of(q), {}
+  for i, field in ipairs(fields) do asked[i] = lane .. LANE_FIELDS[field] end
+  if not is_new then asked[#asked + 1] = lane .. ':v' end
+  if #asked == 0 then return {} end
+  local got = redis.call('HMGET', q.lanes, unpack(asked))
+  local set = set_of(fields, got, 1)
+  if not is_new then set[3] = got[#asked] end
+  return set
 end
 
 -- When the window that is open ends, nil without one, and how many started in it.

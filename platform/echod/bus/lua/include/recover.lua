@@ -47,22 +47,22 @@ end
 
 -- A lease that ended. Begun: charged, cause `lost`. Not begun: back uncharged, but not for ever. True where the row was gone.
 local function lose(q, id, roll)
-  local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'p', 'u', 'wt', 'lb', 'st', 'w', 'm', 'k')
-  local row = {p = got[9], u = got[10], wt = got[11], lb = got[12]}
+  local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'st', 'w', 'm', 'k', unpack(ENDING))
+  local row = ending(got, 13)
   redis.call('ZREM', q.active, id)
   if not got[1] then
     bury_missing(q, id)
     if is_limited(q) == 1 then woken = true end
     return true
   end
-  vacate(q, id, got[16], got[5])
+  vacate(q, id, got[12], got[5])
   count('lost')
   local begun = got[2] == got[1]
   local history = got[8]
   if begun then
-    local started = tonumber(got[13]) or now
+    local started = tonumber(got[9]) or now
     local run = cmsgpack.pack({'', '', started, now, 0, 0, false})
-    history = chronicle(history, {tonumber(got[1]), 'lost', 'lost', math.max(started - tonumber(got[14] or got[15]), 0), run})
+    history = chronicle(history, {tonumber(got[1]), 'lost', 'lost', math.max(started - tonumber(got[10] or got[11]), 0), run})
   end
   if got[7] then
     count('cancelled')

@@ -51,7 +51,7 @@ local function seat(q, lane, at, set)
 end
 
 local function join(q, lane)
-  local set = lane_set(q, lane)
+  local set = lane_set(q, lane, true)
   seat(q, lane, virtual_time(q) + charge(weight_of(q, lane, set[1])), set)
 end
 
@@ -71,7 +71,10 @@ end
 
 -- A job fewer of a lane is active.
 local function uncount(q, lane)
-  if redis.call('HINCRBY', q.lanes, lane .. ':a', -1) <= 0 then redis.call('HDEL', q.lanes, lane .. ':a') end
+  local active, limits = redis.call('HINCRBY', q.lanes, lane .. ':a', -1), lane_limits(q)
+  if active <= 0 then redis.call('HDEL', q.lanes, lane .. ':a') end
+  -- One that was not full does not wait for this.
+  if limits and limits.lc and not limits.own and active + 1 < limits.lc then return end
   if redis.call('SISMEMBER', q.held, lane) == 1 then reseat(q, lane) end
 end
 

@@ -82,7 +82,14 @@ local function bury_missing(q, id)
   count('dead')
 end
 
--- To the archive (d done, c cancelled) or the morgue (x). `row` needs p, u, wt, lb; `more` is what else to write.
+-- What make_ended must know of a row. Whoever ends a job asks for these as the last of what it reads, or the job's key would
+-- stay, and what waits for it would wait for ever.
+local ENDING = {'p', 'u', 'wt', 'lb', 'nx', 'bh'}
+local function ending(got, first)
+  return {p = got[first], u = got[first + 1], wt = got[first + 2], lb = got[first + 3], nx = got[first + 4], bh = got[first + 5]}
+end
+
+-- To the archive (d done, c cancelled) or the morgue (x). `row` is what `ending` answers; `more` is what else to write.
 local function make_ended(q, id, state, row, more)
   local key = job_key(q, id)
   local size = 200 + #(row.p or '') + (tonumber(row.lb) or 0)
@@ -98,8 +105,6 @@ local function make_ended(q, id, state, row, more)
   free_unique(q, id, row.u, 'd')
   free_unique(q, id, row.u, 's')
   for channel in string.gmatch(row.wt or '', '[^\n]+') do redis.call('PUBLISH', channel, id) end
-  -- Asked here and not of the caller: whoever ends a job, and however, what waits for it must hear.
-  local tie = redis.call('HMGET', key, 'nx', 'bh')
-  if tie[1] or tie[2] then redis.call('HDEL', key, 'nx', 'bh') end
-  if tie[1] then wake(q, tie[1], id) end
+  if row.nx or row.bh then redis.call('HDEL', key, 'nx', 'bh') end
+  if row.nx then wake(q, row.nx, id) end
 end

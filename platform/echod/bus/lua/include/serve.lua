@@ -20,19 +20,20 @@ end
 -- What a lane in the ring has no use for (pause, its own virtual time) is not read.
 local LANES_ASKED = 500
 local function know_lanes(q, lanes)
-  local limits = lane_limits(q)
+  local limits, fields = lane_limits(q), {}
+  for _, field in ipairs(fields_of(q)) do
+    if field ~= 2 then fields[#fields + 1] = field end
+  end
   for first = 1, #lanes, LANES_ASKED do
-    local asked, each = {}, limits and 5 or 1
-    for i = first, math.min(first + LANES_ASKED - 1, #lanes) do
-      local name = lanes[i].name
-      asked[#asked + 1] = name .. ':w'
-      for field = 4, limits and 7 or 0 do asked[#asked + 1] = name .. LANE_FIELDS[field] end
+    local asked, last = {}, math.min(first + LANES_ASKED - 1, #lanes)
+    for i = first, last do
+      for _, field in ipairs(fields) do asked[#asked + 1] = lanes[i].name .. LANE_FIELDS[field] end
     end
-    local got = redis.call('HMGET', q.lanes, unpack(asked))
-    for at = 1, #asked, each do
-      local lane = lanes[first + (at - 1) / each]
-      lane.charge = charge(weight_of(q, lane.name, got[at]))
-      if limits then lane.set = {got[at], false, false, got[at + 1], got[at + 2], got[at + 3], got[at + 4]} end
+    local got = #asked > 0 and redis.call('HMGET', q.lanes, unpack(asked)) or {}
+    for i = first, last do
+      local set = set_of(fields, got, (i - first) * #fields + 1)
+      lanes[i].charge = charge(weight_of(q, lanes[i].name, set[1]))
+      if limits then lanes[i].set = set end
     end
   end
 end
@@ -74,9 +75,11 @@ end
 -- `count` jobs of a lane start: `set` tells it, and count_starts writes it.
 local counted, opened = {}, {}
 local function start_in_lane(limits, lane, set, count)
-  set[6] = (tonumber(set[6]) or 0) + count
-  counted[#counted + 1] = lane .. ':a'
-  counted[#counted + 1] = set[6]
+  if limits.lc or limits.own then
+    set[6] = (tonumber(set[6]) or 0) + count
+    counted[#counted + 1] = lane .. ':a'
+    counted[#counted + 1] = set[6]
+  end
   local rate = lane_rate(limits, set)
   if not rate then return end
   local ends, started = window_of(rate, set[7])
@@ -117,7 +120,7 @@ end
 
 -- `turn`: the batch it is claimed in, nil in a queue without. Answers the payload's bytes.
 local function lease_out(q, id, lane, lease_end, holder, jobs, leases, turn)
-  local key, is_counted = job_key(q, id), lane_limits(q)
+  local key, is_counted = job_key(q, id), counts_active(q)
   local row = redis.call('HMGET', key, unpack(WANTED))
   if not row[1] then
     bury_missing(q, id)
@@ -161,7 +164,7 @@ local function serve_batches(q, count, size, room, lease_end, holder)
     local head = redis.call('ZRANGE', q.ring, 0, 0, 'WITHSCORES')
     if #head == 0 then break end
     local lane, at = head[1], tonumber(head[2])
-    local set = lane_set(q, lane)
+    local set = lane_set(q, lane, true)
     local most = math.min(size, room - started)
     if limits then most = math.min(most, (lane_room(limits, set))) end
     if most <= 0 then

@@ -8,12 +8,13 @@
 local KEEP_MS, KEEP_COUNT, KEEP_BYTES, MORGUE_MS = 7 * 86400000, 10000, 64 * 1024 * 1024, 30 * 86400000
 local YOUNG_MS, CHILD_MS, FULL_BYTES = 10000, 30000, 8 * 1024 * 1024
 
--- A unique key of mode `k` counts for as long as its owner's row is kept.
-local function erase(q, id)
-  local unique = redis.call('HGET', job_key(q, id), 'u')
+-- A unique key of mode `k` counts for as long as its owner's row is kept. `unique` and `log_bytes` are the row's `u` and `lb`;
+-- who calls it takes the ids out of `jobs`.
+local function erase(q, id, unique, log_bytes)
   if unique and string.sub(unique, 1, 2) == 'k:' then redis.call('UNLINK', unique_key(q, string.sub(unique, 3))) end
-  redis.call('UNLINK', job_key(q, id), log_key(q, id))
-  redis.call('ZREM', q.jobs, id)
+  redis.call('UNLINK', job_key(q, id))
+  if not log_bytes then return end
+  redis.call('UNLINK', log_key(q, id))
   redis.call('ZREM', q.logged, id)
 end
 
@@ -29,16 +30,17 @@ local function trim_archive(q, limit, memory_is_out)
     local id, age = oldest[i], now - tonumber(oldest[i + 1])
     local over = memory_is_out or excess > 0 or bytes > max_bytes
     if not (age > keep or (over and age > YOUNG_MS) or bytes > most_bytes) then break end
-    local row = redis.call('HMGET', job_key(q, id), 'sz', 'pa')
+    local row = redis.call('HMGET', job_key(q, id), 'sz', 'pa', 'u', 'lb')
     if row[2] and age <= CHILD_MS and bytes <= 2 * max_bytes then break end
     if age <= YOUNG_MS then redis.call('HSET', q.meta, 'cut', now) end
     bytes = bytes - (tonumber(row[1]) or 0)
     excess = excess - 1
-    erase(q, id)
+    erase(q, id, row[3], row[4] or not row[1])
     gone[#gone + 1] = id
   end
   if #gone > 0 then
     call_with('ZREM', q.done, gone)
+    call_with('ZREM', q.jobs, gone)
     redis.call('HINCRBY', q.meta, 'ab', bytes - before_bytes)
   end
   return #gone
@@ -47,8 +49,10 @@ end
 local function trim_morgue(q, limit)
   local old = redis.call('ZRANGEBYSCORE', q.dead, '-inf', now - MORGUE_MS, 'LIMIT', 0, limit)
   for _, id in ipairs(old) do
-    erase(q, id)
-    redis.call('ZREM', q.dead, id)
+    local row = redis.call('HMGET', job_key(q, id), 'sz', 'u', 'lb')
+    erase(q, id, row[2], row[3] or not row[1])
   end
+  call_with('ZREM', q.dead, old)
+  call_with('ZREM', q.jobs, old)
   return #old
 end
