@@ -4,7 +4,8 @@ Two processes. The keeper (this one as started) runs no user code, and reads no 
 ever in its memory: it forks a confined child that imports the modules in turn, watches its clock, kills it with
 everything below it when a module takes too long, names the culprit, and forks another for the rest. Which module of the
 folder is being executed the child says at each step; one that hung or crashed is not executed again when another
-imports it, so a hanging helper costs its time limit once.
+imports it, so a hanging helper costs its time limit once. What the files' syntax says, which is asked before, is a
+child's work, too.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ from echofn.discovery_protocol import (
     FromDiscovery,
     Importing,
     Module,
-    decode_discover,
+    Parse,
+    Said,
+    decode_order,
     framed,
 )
 from echofn.frames import HEADER
 from echofn.importing import Culprit, Entered, Told, import_modules
 from echofn.manifest import LoadError
+from echofn.parsing import say_all
 
 GRACE_S = 1.0
 _decode = msgspec.msgpack.Decoder[Told](Told).decode
@@ -68,7 +72,7 @@ class Keeper:
         watch = Watch(ours, self._order.time_limit_ms / 1000)
         left = list(modules)
         with ours:
-            while left and (message := watch.next(self._control, left[0].name)) is not None:
+            while left and (message := watch.next(self._control)) is not None:
                 if isinstance(message, Importing) and message.module == left[0].name:
                     self._say(message)
                 elif isinstance(message, Described) and message.module == left[0].name:
@@ -108,10 +112,36 @@ class Keeper:
         self._say(Described(module.name, errors=(error,)))
 
     def _say(self, message: FromDiscovery) -> None:
-        try:
-            self._control.sendall(framed(message))
-        except OSError:
-            processes.end_with_all()
+        _send(self._control, message)
+
+
+def parse(control: socket.socket, order: Parse) -> None:
+    """Have a child read the sources, and pass on what it says as far as it gets within the limits."""
+    if order.sources:
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            control.close()
+            say_all(order.sources, theirs)
+        theirs.close()
+        watch = Watch(ours, order.time_limit_ms / 1000)
+        with ours:
+            for _ in order.sources:
+                if not isinstance(said := watch.next(control), Said):
+                    break
+                _send(control, said)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    _send(control, Finished())
+
+
+def _send(control: socket.socket, message: FromDiscovery) -> None:
+    """To the driver; without one there is nothing to go on for."""
+    try:
+        control.sendall(framed(message))
+    except OSError:
+        processes.end_with_all()
 
 
 def _await_end(pid: int, limit_s: float) -> None:
@@ -133,7 +163,7 @@ class Watch:
         self._received = b""
         self._until = time.monotonic() + limit_s
 
-    def next(self, control: socket.socket, module: str) -> Importing | Described | None:
+    def next(self, control: socket.socket) -> Importing | Described | Said | None:
         """The next answer; None at the child's end, at the limit, or at nonsense."""
         while True:
             message = self._whole()
@@ -146,7 +176,7 @@ class Watch:
                     del self.stack[-1:]
                 case Entered(name=name):
                     self.stack.append(name)
-                case Importing() | Described():
+                case Importing() | Described() | Said():
                     self.stack.clear()
                     self._until = time.monotonic() + self._limit_s
                     return message
@@ -196,9 +226,13 @@ def main(descriptor: int, sealed: int) -> None:
     walls.adopt_orphans()
     walls.die_with_parent(signal.SIGTERM, parent)
     stream = control.makefile("rb")
-    header = stream.read(HEADER.size)
-    if len(header) == HEADER.size:
-        Keeper(control, decode_discover(stream.read(HEADER.unpack(header)[0])), sealed).run()
+    while len(header := stream.read(HEADER.size)) == HEADER.size:
+        match decode_order(stream.read(HEADER.unpack(header)[0])):
+            case Parse() as order:
+                parse(control, order)
+            case Discover() as order:
+                Keeper(control, order, sealed).run()
+                break
     processes.end_with_all()
 
 

@@ -1,10 +1,11 @@
 """Discovery's protocol and what the control plane does around it without importing anything of the folder.
 
 One process (`python -I -B -m echofn.discovery FD SECRETS`, FD one end of a stream socket pair, SECRETS a file of
-`echofn.sealed` that only its children read) gets one `Discover` frame and answers `Importing` and `Described` for each
-module, then `Finished`; frames are length-prefixed msgpack as in `echofn.frames`. It confines the imports, applies the
-time limit and starts again after a module that hung, exited or crashed; when it dies itself, what is not `Described`
-is unknown. Its end (SIGTERM, or FD closed) takes everything below it along; a SIGKILL does not, so close FD first.
+`echofn.sealed` that only its children read) gets any number of `Parse` frames, and answers a `Said` for each source as
+far as it got, then `Finished`; then one `Discover` frame, and answers `Importing` and `Described` for each module, then
+`Finished`. Frames are length-prefixed msgpack as in `echofn.frames`. It confines the imports, applies the time limit
+and starts again after a module that hung, exited or crashed; when it dies itself, what is not `Described` is unknown.
+Its end (SIGTERM, or FD closed) takes everything below it along; a SIGKILL does not, so close FD first.
 """
 
 from __future__ import annotations
@@ -29,6 +30,28 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 class Module(msgspec.Struct, frozen=True, array_like=True):
     name: str  # "shop", "sub.shop"
     file: str  # "shop.py", "sub/shop.py"
+
+
+class Parse(msgspec.Struct, frozen=True, tag="parse", array_like=True):
+    """Say of each of these files what its syntax says. Where one takes too long or too much, the answers end."""
+
+    sources: tuple[bytes, ...]
+    time_limit_ms: int = 10_000  # for each
+
+
+class Import(msgspec.Struct, frozen=True, array_like=True):
+    """One `import` or `from … import`, as it is written."""
+
+    level: int | None  # None: `import module`
+    module: str
+    names: tuple[str, ...] = ()
+
+
+class Said(msgspec.Struct, frozen=True, tag="said", array_like=True):
+    """What the syntax of one file says."""
+
+    imports: tuple[Import, ...] = ()
+    secrets: frozenset[str] = frozenset()  # that its annotations name
 
 
 class Discover(msgspec.Struct, frozen=True, tag="discover", array_like=True):
@@ -62,14 +85,15 @@ class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
     """Nothing more comes."""
 
 
-FromDiscovery = Importing | Described | Finished
+ToDiscovery = Parse | Discover
+FromDiscovery = Said | Importing | Described | Finished
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_discover = msgspec.msgpack.Decoder(Discover).decode
-decode_answer = msgspec.msgpack.Decoder(FromDiscovery).decode
+decode_order = msgspec.msgpack.Decoder[ToDiscovery](ToDiscovery).decode
+decode_answer = msgspec.msgpack.Decoder[FromDiscovery](FromDiscovery).decode
 
 
-def framed(message: Discover | FromDiscovery) -> bytes:
+def framed(message: ToDiscovery | FromDiscovery) -> bytes:
     """Header and body of one frame."""
     body = _encode(message)
     return HEADER.pack(len(body)) + body

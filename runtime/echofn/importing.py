@@ -18,7 +18,7 @@ import msgspec
 
 from echofn import walls
 from echofn.describe import Given, describe
-from echofn.discovery_protocol import Declared, Described, Discover, Finished, Importing, Module, Place, declared
+from echofn.discovery_protocol import Declared, Described, Discover, Finished, Importing, Module, Place, Said, declared
 from echofn.faults import MAX_MESSAGE, Asker, advice, line_in, message_of, missing_variable, raw, safe, type_of
 from echofn.frames import HEADER
 from echofn.manifest import LoadError
@@ -44,7 +44,7 @@ class Culprit(NamedTuple):
     told: str
 
 
-Told = Importing | Described | Finished | Entered
+Told = Importing | Described | Finished | Entered | Said
 _encode = msgspec.msgpack.Encoder().encode
 
 

@@ -6,6 +6,7 @@ hold, and no function is left out for it.
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from echofn.options import read_default
 
 FILE = "echod.toml"
 TABLE = "defaults"
+MAX_BYTES = 64 * 1000
+_MOST_ERRORS = 20
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
@@ -32,6 +35,9 @@ def defaults_of(contents: Mapping[str, bytes]) -> Defaults:
     """The defaults that a folder's files set."""
     if (raw := contents.get(FILE)) is None:
         return Defaults()
+    if len(raw) > MAX_BYTES:
+        most = f"expected at most {MAX_BYTES // 1000} kB"
+        return Defaults(errors=(_error(f"{most}, got {len(raw) / 1000:,.1f} kB; keep data in another file"),))
     try:
         text = raw.decode()
         tables = tomllib.loads(text)
@@ -43,8 +49,7 @@ def defaults_of(contents: Mapping[str, bytes]) -> Defaults:
         return Defaults(errors=(_error("expected TOML, got values nested too deeply"),))
     errors = [
         _error(f"expected the table [{TABLE}] alone, got {name!r:.100}", _line_of(text, name))
-        for name in tables
-        if name != TABLE
+        for name in itertools.islice((name for name in tables if name != TABLE), _MOST_ERRORS)
     ]
     table = tables.get(TABLE, {})
     if not isinstance(table, dict):
@@ -52,6 +57,8 @@ def defaults_of(contents: Mapping[str, bytes]) -> Defaults:
         return Defaults(errors=(*errors, _error(said, _line_of(text, TABLE))))
     policy = Policy()
     for name, value in cast("dict[str, Any]", table).items():
+        if len(errors) > _MOST_ERRORS:
+            break
         policy, refusals = _with(policy, name, value)
         errors += [_error(f"[{TABLE}] {refusal}", _line_of(text, name)) for refusal in refusals]
     return Defaults(policy, tuple(errors))

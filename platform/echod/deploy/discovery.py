@@ -9,22 +9,21 @@ changes or `again` asks for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from pathlib import Path
 
 import msgspec
 
 from echod.deploy.defaults import defaults_of
-from echod.deploy.importer import Importer
+from echod.deploy.importer import LIMIT_MS, Importer
 from echod.deploy.imports import Sources
 from echod.deploy.snapshot import Snapshot, file_of, is_misnamed
 from echofn.discovery_protocol import Described, Discover, Module, assembled
 from echofn.manifest import LoadError, Manifest, Policy
-
-LIMIT_MS = 10_000
 
 _Code = tuple[str, bytes]  # a module, and the digest of its code and of what that imports from the folder
 
@@ -45,29 +44,52 @@ class Discovery:
 
     async def describe(self, root: Path, snapshot: Snapshot, *, again: bool = False) -> Manifest:
         """What the modules below `root` hold, and why some could not be loaded."""
-        contents, package = snapshot.contents, snapshot.archive.package
-        defaults = defaults_of(contents)
-        sources = await asyncio.to_thread(self._parsed, snapshot, contents)
+        contents = snapshot.contents
+        defaults = await asyncio.to_thread(defaults_of, contents)
         if again:
             self._hung.clear()
-        known = {name: self._hung.get(_code(name, sources)) for name in snapshot.modules}
+        manifest = Manifest(snapshot.archive.package)
+        if snapshot.modules:
+            async with self._importer() as importer:
+                manifest = await self._described(importer, root, snapshot, contents, defaults.policy)
+        return msgspec.structs.replace(manifest, errors=(*defaults.errors, *_misnamed(contents), *manifest.errors))
+
+    async def reach(self, snapshot: Snapshot, paths: Set[str]) -> frozenset[str]:
+        """These files of a folder and all that they import of it."""
+        sources = Sources(snapshot.contents, snapshot.archive.package, self._sources)
+        async with self._importer() as importer:
+            await self._learn(importer, sources, paths)
+        return await asyncio.to_thread(lambda: frozenset[str]().union(*map(sources.closure, paths)))
+
+    async def _described(
+        self, importer: Importer, root: Path, snapshot: Snapshot, contents: Mapping[str, bytes], defaults: Policy
+    ) -> Manifest:
+        """What the modules have, once their syntax has said which code and secrets each needs."""
+        package, paths = snapshot.archive.package, [file_of(name) for name in snapshot.modules]
+        self._sources = sources = Sources(contents, package, self._sources)
+        await self._learn(importer, sources, paths)
+        refused = {error.file: error for error in await asyncio.to_thread(sources.refused, paths)}
+        await asyncio.to_thread(sources.settle, paths)
+        known = {name: refused.get(file_of(name)) or self._hung.get(_code(name, sources)) for name in snapshot.modules}
         answers = {name: Described(name, errors=(error,)) for name, error in known.items() if error is not None}
         modules = tuple(Module(name, file_of(name)) for name in snapshot.modules if name not in answers)
         if modules:
-            told = await self._ask(root, package, modules, sources, defaults.policy)
+            told = await self._ask(importer, root, package, modules, sources, defaults)
             answers |= {name: _read_off(answer, sources) for name, answer in told.items()}
         for module in modules:
             answers.setdefault(module.name, _unanswered(module))
         await asyncio.to_thread(self._remember, answers, sources)
         manifest = assembled(package, answers.values())
-        return msgspec.structs.replace(manifest, errors=(*defaults.errors, *_misnamed(contents), *manifest.errors))
+        return msgspec.structs.replace(manifest, errors=tuple(dict.fromkeys((*manifest.errors, *refused.values()))))
 
-    def _parsed(self, snapshot: Snapshot, contents: Mapping[str, bytes]) -> Sources:
-        """The folder's sources, with all that is asked of them on the loop at hand."""
-        self._sources = Sources(contents, snapshot.archive.package, self._sources)
-        for name in snapshot.modules:
-            self._sources.code(file_of(name))
-        return self._sources
+    async def _learn(self, importer: Importer, sources: Sources, paths: Iterable[str]) -> None:
+        """Have parsed what is not known of these files and of what they import, a step further each time."""
+        while unparsed := await asyncio.to_thread(sources.unparsed, paths):
+            said = await importer.parse(unparsed, self._limit_ms)
+            for source, each in zip(unparsed, said, strict=False):
+                sources.learn(source, each)
+            if len(said) < len(unparsed):
+                sources.learn(unparsed[len(said)], None)
 
     def _remember(self, answers: Mapping[str, Described], sources: Sources) -> None:
         """Keep in mind what hung, and what failed because it imports what hung: it would hang without that now."""
@@ -90,15 +112,28 @@ class Discovery:
         if spare is not None:
             await spare.close()
 
+    @contextlib.asynccontextmanager
+    async def _importer(self) -> AsyncIterator[Importer]:
+        """A process to ask: the one that waits, unless it died meanwhile; it is gone afterwards."""
+        importer, self._spare = self._spare, None
+        if importer is not None and not await _answers(importer):
+            importer = None
+        importer = importer or await Importer.started()
+        try:
+            yield importer
+        finally:
+            await importer.close()
+
     async def _ask(
         self,
+        importer: Importer,
         root: Path,
         package: str,
         modules: tuple[Module, ...],
         sources: Sources,
         defaults: Policy,
     ) -> dict[str, Described]:
-        """The answers of one discovery process, as far as it got."""
+        """The answers of the process, as far as it got."""
         tmp = await asyncio.to_thread(tempfile.mkdtemp, prefix="echod-discovery-")
         secrets = {module.name: self._secrets_of(sources.secrets(module.file)) for module in modules}
         secrets = {module: each for module, each in secrets.items() if each}
@@ -113,11 +148,7 @@ class Discovery:
             defaults=defaults,
         )
         try:
-            if (ahead := self._spare) is not None:
-                self._spare = None
-                if answers := await _asked(ahead, order, secrets):
-                    return answers  # none at all: it had died while it waited
-            return await _asked(await Importer.started(), order, secrets)
+            return await importer.ask(order, secrets)
         finally:
             await asyncio.to_thread(shutil.rmtree, tmp, ignore_errors=True)
 
@@ -134,11 +165,15 @@ def _read_off(answer: Described, sources: Sources) -> Described:
     return msgspec.structs.replace(answer, functions=functions)
 
 
-async def _asked(importer: Importer, order: Discover, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Described]:
+async def _answers(importer: Importer) -> bool:
+    """Whether a process that waited is there still; what is left of it is gone otherwise."""
+    answers = False
     try:
-        return await importer.ask(order, secrets)
+        answers = await importer.answers()
     finally:
-        await importer.close()
+        if not answers:
+            await importer.close()
+    return answers
 
 
 def _code(module: str, sources: Sources) -> _Code:

@@ -1,4 +1,4 @@
-"""One discovery process: started, perhaps long before it is needed, asked once, and gone with everything below it.
+"""One discovery process: started, perhaps long before it is needed, asked about one folder, and gone with all below it.
 
 Python and what it loads make most of the time of describing a small folder; a process that waits for its order saves
 that from every save. It costs nothing while it waits, and ends with this process.
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from io import FileIO
 
 import msgspec
@@ -22,7 +22,10 @@ from echofn.discovery_protocol import (
     Described,
     Discover,
     Finished,
-    Importing,
+    FromDiscovery,
+    Parse,
+    Said,
+    ToDiscovery,
     decode_answer,
     framed,
 )
@@ -30,17 +33,22 @@ from echofn.frames import HEADER
 
 _log = log.get("deploy")
 
+LIMIT_MS = 10_000  # for a file to be parsed, and for a module to be imported
 SLACK_S = 5.0  # beyond a module's limit: for the process to start, and to name a culprit
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
+_BROKEN = (TimeoutError, OSError, asyncio.IncompleteReadError, ValueError, msgspec.MsgspecError)
+
+
 class Importer:
-    """A process that waits for one order."""
+    """A process that waits for what to parse, and then for one order."""
 
     def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, secrets: FileIO) -> None:
         self._process = process
         self._channel = channel
         self._secrets = secrets  # a file that the process has open, too
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None  # over the channel, once asked
 
     @classmethod
     async def started(cls) -> Importer:
@@ -63,39 +71,58 @@ class Importer:
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
+    async def parse(self, sources: Sequence[bytes], limit_ms: int = LIMIT_MS) -> list[Said]:
+        """What the syntax of these files says, in their order, as far as the process got within its limits."""
+        answers: list[Said] = []
+        with _told("parsing", answers, len(sources)):
+            await self._say(Parse(tuple(sources), limit_ms))
+            while isinstance(message := await self._heard(limit_ms), Said):
+                answers.append(message)
+        return answers
+
+    async def answers(self) -> bool:
+        """Whether the process is there and waits."""
+        try:
+            await self._say(Parse(()))
+            return isinstance(await self._heard(0), Finished)
+        except _BROKEN:
+            return False
+
     async def ask(self, order: Discover, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Described]:
         """The answers by module, as far as the process got. `secrets`: the variables of the modules that have any."""
         answers: dict[str, Described] = {}
-        writer: asyncio.StreamWriter | None = None
-        try:
-            limit = MAX_ANSWER_BYTES + HEADER.size
-            reader, writer = await asyncio.open_connection(sock=self._channel, limit=limit)
+        with _told("importing", answers, len(order.modules)):
             parts = {module: sealed.put(self._secrets, each) for module, each in secrets.items()}
-            writer.write(framed(msgspec.structs.replace(order, secrets=parts)))
-            while True:
-                async with asyncio.timeout(order.time_limit_ms / 1000 + SLACK_S):
-                    (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-                    if size > MAX_ANSWER_BYTES:
-                        raise ValueError(f"an answer of {size} bytes")
-                    message = decode_answer(await reader.readexactly(size))
-                match message:
-                    case Described():
-                        answers[message.module] = message
-                    case Finished():
-                        return answers
-                    case Importing():
-                        pass
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, ValueError, msgspec.MsgspecError) as error:
-            _log.error("discovery.broke_off", error=repr(error), answered=len(answers), asked=len(order.modules))
-            return answers
-        finally:
-            if writer is not None:
-                writer.close()
+            await self._say(msgspec.structs.replace(order, secrets=parts))
+            while not isinstance(message := await self._heard(order.time_limit_ms), Finished):
+                if isinstance(message, Described):
+                    answers[message.module] = message
+        return answers
+
+    async def _say(self, order: ToDiscovery) -> None:
+        if self._streams is None:
+            limit = MAX_ANSWER_BYTES + HEADER.size
+            self._streams = await asyncio.open_connection(sock=self._channel, limit=limit)
+        writer = self._streams[1]
+        writer.write(framed(order))
+        await writer.drain()
+
+    async def _heard(self, limit_ms: int) -> FromDiscovery:
+        if self._streams is None:
+            raise ConnectionError("nothing was asked")
+        reader = self._streams[0]
+        async with asyncio.timeout(limit_ms / 1000 + SLACK_S):
+            (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
+            if size > MAX_ANSWER_BYTES:
+                raise ValueError(f"an answer of {size} bytes")
+            return decode_answer(await reader.readexactly(size))
 
     async def close(self) -> None:
         """End the process. Its channel's end is its sign to take everything below it along; an import without walls may
         have killed it before.
         """
+        if self._streams is not None:
+            self._streams[1].close()
         self._channel.close()
         self._secrets.close()
         try:
@@ -107,3 +134,12 @@ class Importer:
             await self._process.wait()
         if strays := await kin.end_strays():
             _log.warning("strays.ended", pids=strays)
+
+
+@contextlib.contextmanager
+def _told(doing: str, answers: Sized, asked: int) -> Iterator[None]:
+    """What it did not come to answer is unknown, and its log says why."""
+    try:
+        yield
+    except _BROKEN as error:
+        _log.error("discovery.broke_off", doing=doing, error=repr(error), answered=len(answers), asked=asked)

@@ -18,7 +18,6 @@ import msgspec
 
 from echod import log
 from echod.deploy.ignore import CACHES, FILE, never_taken
-from echod.deploy.imports import Sources
 from echod.deploy.publish import Publisher, place_of
 from echod.deploy.snapshot import Snapshot, file_of, snapshot_of, taken
 from echod.errors import BusError, Refused
@@ -168,7 +167,7 @@ class Live:
         before = last[0].contents
         good = before.keys() & files.keys() - _broken(last[1])
         lost = _broken(found) & good
-        stand_ins, sources = {path: before[path] for path in lost}, Sources(before, package)
+        stand_ins = {path: before[path] for path in lost}
         for _ in ("with the modules as they were", "with what they import as it was, too"):
             if not lost:
                 break
@@ -176,7 +175,7 @@ class Live:
             if candidate.version != snapshot.version:
                 snapshot, found = candidate, await self._publisher.describe(candidate, last[1])
             lost = _broken(found) & good
-            stand_ins |= {path: before[path] for path in await asyncio.to_thread(_reach, lost, sources)}
+            stand_ins |= {path: before[path] for path in await self._publisher.reach(last[0], lost)}
         return last if lost and self._served is not None else (snapshot, found)
 
     async def _unreadable(self, message: str) -> Saved:
@@ -204,11 +203,6 @@ def _watcher(folder: Path) -> RustNotify:
 def _broken(manifest: Manifest) -> set[str]:
     """The files of modules that could not be loaded, or of which a function could not be taken; and `echod.toml`."""
     return {file_of(error.module) if error.module else error.file for error in manifest.errors}
-
-
-def _reach(paths: set[str], sources: Sources) -> frozenset[str]:
-    """These files and all that they import."""
-    return frozenset[str]().union(*map(sources.closure, paths))
 
 
 def _place(folder: Path) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Sequence, Set
 
 import msgspec
 
@@ -45,6 +45,10 @@ class Publisher:
         """
         root = await self._registry.materialise(snapshot.version, snapshot.archive)
         return self._registry.admitted(checked(await self._discovery.describe(root, snapshot, again=again), before))
+
+    async def reach(self, snapshot: Snapshot, paths: Set[str]) -> frozenset[str]:
+        """These files of a folder and all that they import of it."""
+        return await self._discovery.reach(snapshot, paths)
 
     async def prepare(self) -> None:
         """Make the next description start ahead of its question."""

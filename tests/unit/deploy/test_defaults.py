@@ -164,3 +164,11 @@ async def test_a_broken_save_of_it_keeps_the_last_good_one(live: Live, write: Wr
     assert mended is not None
     assert mended.mended
     assert policy(registry, "bare").retries == 6
+
+
+def test_a_large_file_is_refused_and_many_errors_are_told_in_part() -> None:
+    [error] = defaults_of({"echod.toml": b"[x]\n" + b"#\n" * 40_000}).errors
+    assert error.message == "expected at most 64 kB, got 80.0 kB; keep data in another file"
+    text = "".join(f"k{number} = 1\n" for number in range(5_000)).encode()
+    assert 20 <= len(defaults_of({"echod.toml": text}).errors) <= 21
+    assert 20 <= len(defaults_of({"echod.toml": b"[defaults]\n" + text}).errors) <= 21

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 import pytest
 
+from echod.deploy import imports
 from echod.deploy.discovery import Discovery
 from echod.deploy.importer import Importer
 from echod.deploy.snapshot import taken
 from echod.registry import folders
+from echofn.discovery_protocol import Import, Said
 from echofn.manifest import Manifest
 
 Write = Callable[[str, str], None]
@@ -126,11 +129,72 @@ async def test_modules_that_share_libraries_leave_the_loop_free(
         )
     for number in range(15):
         write(f"m{number}.py", "".join(f"from . import _lib{each}\n" for each in range(10)) + GOOD)
-    describing = asyncio.create_task(described(discovery, folder, tmp_path))
+    _, late = await late_by(described(discovery, folder, tmp_path))
+    assert late < 0.5
+
+
+async def late_by(describing: Coroutine[object, object, Manifest]) -> tuple[Manifest, float]:
+    """What is described, and for how long the loop did not turn meanwhile, at the most."""
+    task = asyncio.create_task(describing)
     loop, late = asyncio.get_running_loop(), list[float]()
-    while not describing.done():
+    while not task.done():
         before = loop.time()
         await asyncio.sleep(0.005)
         late.append(loop.time() - before)
-    assert len((await describing).functions) == 15
-    assert max(late) < 0.5
+    return await task, max(late)
+
+
+async def test_a_module_that_is_mostly_data_is_parsed_elsewhere(write: Write, folder: Path, tmp_path: Path) -> None:
+    discovery = Discovery("minimal", "dev", {}, limit_ms=60_000)
+    write("good.py", GOOD)
+    write("dense.py", GOOD + "X = [\n" + "1,2,3,4,5,6,7,8,9,0,\n" * 25_000 + "]\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found, late = await late_by(described(discovery, folder, tmp_path))
+    assert [function.name for function in found.functions] == ["dense.f", "good.f"]
+    assert late < 0.5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB; its tree has 250 MB
+
+
+async def test_a_larger_module_is_refused_and_so_is_what_a_module_imports(
+    discovery: Discovery, write: Write, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "MAX_SOURCE_BYTES", 200_000)
+    write("good.py", GOOD)
+    write("_data.py", "#" * 290_000 + "\n")
+    write("large.py", GOOD + "#" * 290_000 + "\n")
+    write("uses.py", "from . import _data\n" + GOOD)
+    found = await described(discovery, folder, tmp_path)
+    assert {(error.file, error.kind) for error in found.errors} == {("_data.py", "refused"), ("large.py", "refused")}
+    assert all("expected at most 0.2 MB of Python, got 0.3 MB" in error.message for error in found.errors)
+    assert [function.name for function in found.functions] == ["good.f", "uses.f"]
+
+
+async def test_what_cannot_be_parsed_in_time_is_named_and_the_others_are_there(
+    discovery: Discovery, write: Write, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("a.py", GOOD)
+    write("m.py", GOOD + "#\n")
+    write("z.py", GOOD + "# z\n")
+    parse = Importer.parse
+
+    async def stuck(self: Importer, sources: Sequence[bytes], limit_ms: int) -> list[Said]:
+        at = next((number for number, source in enumerate(sources) if source.endswith(b"#\n")), len(sources))
+        return await parse(self, sources[:at], limit_ms)
+
+    monkeypatch.setattr(Importer, "parse", stuck)
+    found = await described(discovery, folder, tmp_path)
+    assert [(error.file, error.message[:37]) for error in found.errors] == [
+        ("m.py", "expected Python that can be parsed in")
+    ]
+    assert [function.name for function in found.functions] == ["a.f", "z.f"]
+
+
+async def test_the_process_says_what_it_parses_as_far_as_it_gets() -> None:
+    importer = await Importer.started()
+    try:
+        sources = [b"import os\n", b"def broken(:\n", b"x = [" + b"1," * 4_000_000 + b"]", b"import sys\n"]
+        assert [said.imports for said in await importer.parse(sources[:2])] == [(Import(None, "os"),), ()]
+        assert len(await importer.parse(sources[1:], limit_ms=200)) == 1
+        assert len(await importer.parse(sources[3:])) == 1  # whatever became of the child, the next is served
+    finally:
+        await importer.close()
