@@ -87,8 +87,7 @@ class Keeper:
         else:
             os.kill(pid, signal.SIGKILL)
         status = os.waitpid(pid, 0)[1]
-        processes.kill_below(parent)
-        processes.reap_below(parent)
+        processes.end_below()
         if not left:
             return []
         self._blame(left[0], watch, status)

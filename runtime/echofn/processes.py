@@ -14,7 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 WALL = 0x40000000  # wait(2): also for children made to end without SIGCHLD, as clone(2) can have it
-_ROUNDS = 100  # a fork bomb is stopped within a few; the bound only keeps a broken /proc from hanging us
+_WITHIN_S = 2.0  # a fork bomb is stopped in far less; the bound only keeps a broken /proc from hanging us
+_LOOKS = 5  # in a row that find no child that moves
 
 
 def descendants(root: int, spare: Set[int] = frozenset()) -> list[int]:
@@ -107,13 +108,23 @@ def kill_tree(root: int) -> None:
     os.kill(root, signal.SIGKILL)
 
 
-def kill_below(root: int, spare: Set[int] = frozenset()) -> bool:
-    """SIGKILL everything below `root` but the trees of `spare`. True when anything was there.
+def kill_below(root: int, spare: Set[int] = frozenset()) -> set[int]:
+    """SIGKILL everything below `root` but the trees of `spare`; what was there, zombies too.
 
-    All are stopped before any is killed: what is stopped cannot fork, so a fork bomb has nowhere to go.
+    All are stopped before any is killed: what is stopped cannot fork, so a fork bomb has nowhere to go. What hops, a
+    process that forks and exits within a millisecond, is gone from where a look at all of /proc finds it; but as its
+    parent goes it falls to `root`, a subreaper, and there it is caught by looks that take microseconds.
     """
     stopped: set[int] = set()
-    for _ in range(_ROUNDS):
+    until = time.monotonic() + _WITHIN_S
+    while time.monotonic() < until:
+        looks = 0
+        while looks < _LOOKS and time.monotonic() < until:
+            fallen = (children_of_one_thread(root) or set()) - stopped - spare
+            looks = 0 if fallen else looks + 1
+            for pid in fallen:
+                _stop_child(pid, root)
+            stopped |= fallen
         fresh = [pid for pid in descendants(root, spare) if pid not in stopped]
         if not fresh:
             break
@@ -122,17 +133,17 @@ def kill_below(root: int, spare: Set[int] = frozenset()) -> bool:
             _signal(pid, signal.SIGSTOP, stopped, root)
     for pid in stopped:
         _signal(pid, signal.SIGKILL, stopped, root)
-    return bool(stopped)
+    return stopped
 
 
-def reap_below(root: int, spare: Set[int] = frozenset()) -> None:
-    """Wait for everything below this process, which was killed: grandchildren become children as their parents go."""
-    while left := descendants(root, spare):
-        for pid in left:
+def end_below(spare: Set[int] = frozenset()) -> None:
+    """Kill everything below this process but the trees of `spare`, and wait until nothing of it is left."""
+    while killed := kill_below(os.getpid(), spare):
+        for pid in killed:
             try:
                 os.waitpid(pid, WALL)
             except ChildProcessError:
-                pass  # not a child yet
+                pass  # not a child yet: it becomes one as its parent goes
 
 
 def end_with_all(_number: int = 0, _frame: FrameType | None = None) -> NoReturn:
@@ -175,6 +186,15 @@ def has_children() -> bool:
     except ChildProcessError:
         return False
     return True
+
+
+def _stop_child(pid: int, root: int) -> None:
+    if root != os.getpid():
+        return _signal(pid, signal.SIGSTOP, frozenset(), root)
+    try:
+        os.kill(pid, signal.SIGSTOP)  # a child of our own keeps its number until we wait for it
+    except OSError:
+        pass  # not ours to signal
 
 
 def _signal(pid: int, number: int, tree: Set[int], root: int) -> None:

@@ -54,8 +54,7 @@ class Litter:
         if not self._sees_processes:
             return processes.has_children() and not processes.reaped_all()
         if processes.has_children():
-            processes.kill_below(self._pid, self._spared)
-            processes.reap_below(self._pid, self._spared)
+            processes.end_below(self._spared)
         self._tell_of_strangers()  # last: what did not stay below this process is there by now
         return False
 

@@ -13,7 +13,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping, Set
+from collections.abc import AsyncGenerator, Iterable, Mapping, Set
 from pathlib import Path
 
 import msgspec
@@ -113,7 +113,7 @@ class Discovery:
             await spare.close()
 
     @contextlib.asynccontextmanager
-    async def _importer(self) -> AsyncIterator[Importer]:
+    async def _importer(self) -> AsyncGenerator[Importer]:
         """A process to ask: the one that waits, unless it died meanwhile; it is gone afterwards."""
         importer, self._spare = self._spare, None
         if importer is not None and not await _answers(importer):

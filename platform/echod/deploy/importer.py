@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Generator, Mapping, Sequence, Sized
 from io import FileIO
 
 import msgspec
@@ -137,7 +137,7 @@ class Importer:
 
 
 @contextlib.contextmanager
-def _told(doing: str, answers: Sized, asked: int) -> Iterator[None]:
+def _told(doing: str, answers: Sized, asked: int) -> Generator[None]:
     """What it did not come to answer is unknown, and its log says why."""
     try:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -358,6 +359,42 @@ def test_a_fork_bomb_is_killed_whole(base: Base) -> None:
     worker.end()
     assert not any(map(alive, pids))
     assert base.children() == []
+
+
+HOPS = """
+import ctypes, os, time
+def f():
+    for _ in range(12):
+        if os.fork() == 0:
+            os.setsid()
+            ctypes.CDLL(None).prctl(15, b"hopping", 0, 0, 0)  # PR_SET_NAME, which a fork inherits
+            end = time.monotonic() + 60
+            while time.monotonic() < end:
+                if os.fork(): os._exit(0)
+                time.sleep(0.001)
+            os._exit(0)
+    time.sleep(0.1)
+"""
+
+
+def hopping() -> list[str]:
+    found: list[str] = []
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{name}/stat").read_text() if name.isdigit() else ""
+            if "(hopping)" in stat and stat.rpartition(")")[2].split()[0] != "Z":
+                found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("level", ["off", "minimal"])
+def test_processes_that_hop_from_fork_to_fork_end_with_their_run(base: Base, level: str) -> None:
+    """Each is there for a millisecond: a look at all of /proc meets none of them twice."""
+    write(base.folder, m=HOPS)
+    worker = base.ready(level=level)
+    for _ in range(3):
+        assert worker.one().ended
+        assert not any(hopping() for _ in range(20))
 
 
 def tree(base: Base) -> list[int]:
