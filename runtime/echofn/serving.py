@@ -4,7 +4,7 @@ async one.
 Both keep the order that frames promise, listen before they begin anything (a Stop comes before the next job, not after
 the batch), and end what a run left running: the sync worker after each run, the async one whenever nobody runs, since
 what runs side by side cannot be told apart from outside. A process is killed; a thread cannot be, so the worker that
-has one takes no more jobs and ends.
+has one takes no more jobs and ends. So does one whose folder is filling: what is in it may be the module's own.
 """
 
 from __future__ import annotations
@@ -33,11 +33,19 @@ if TYPE_CHECKING:
 THREAD_ENDS_S = 0.05  # one that has done its work is a moment from its end
 
 
-class Litter:
-    """The processes and threads that runs leave behind."""
+LEFT_SHARE = 8  # of tmp=: what runs may leave in a worker's folder before it ends, so that the next has its own room
+_MANY_FILES = 1000  # are counted after a run; with more, the worker ends
 
-    def __init__(self, level: str) -> None:
+
+class Litter:
+    """The processes, threads and files that runs leave behind."""
+
+    def __init__(self, level: str, tmp_bytes: int) -> None:
         self._pid = os.getpid()
+        self._tmp = os.environ["TMPDIR"]
+        self._is_private = level == "strict"  # a filesystem of its own, which counts by itself
+        self._first_change = os.stat(self._tmp).st_mtime_ns
+        self._most_left = self._used_bytes() + tmp_bytes // LEFT_SHARE  # beside what an import or lifespan put there
         self._sees_processes = level in {"off", "minimal"}
         self._spared: frozenset[int] = frozenset()  # processes started at import: part of the module's state
         self._beside: set[int] = set()  # children of the base that it has been told of
@@ -74,6 +82,28 @@ class Litter:
                 if thread.is_alive():
                     return True
         return False
+
+    def is_full(self) -> bool:
+        """Whether runs left so much in the worker's folder that the next would be ended for it."""
+        if not self._is_private and os.stat(self._tmp).st_mtime_ns == self._first_change:
+            return False  # nothing was ever made there
+        return self._used_bytes() > self._most_left
+
+    def _used_bytes(self) -> int:
+        if self._is_private:
+            room = os.statvfs(self._tmp)
+            return (room.f_blocks - room.f_bfree) * room.f_frsize
+        used = count = 0
+        for folder, _, names in os.walk(self._tmp):
+            count += 1 + len(names)
+            if count > _MANY_FILES:
+                return sys.maxsize
+            for name in names:
+                try:
+                    used += os.lstat(f"{folder}/{name}").st_blocks * 512
+                except OSError:
+                    pass  # gone in the meantime
+        return used
 
     def _tell_of_strangers(self) -> None:
         """Where no filter refuses CLONE_PARENT, a handler can start a process beside this one. Only the base knows
@@ -116,7 +146,7 @@ class OneByOne:
         if self._litter.is_child():
             os._exit(0)
         is_left = self._litter.is_left()
-        is_last = is_left or self._litter.has_threads()
+        is_last = is_left or self._litter.has_threads() or self._litter.is_full()
         run.lines.close()
         self._current = None
         if is_last:
@@ -207,7 +237,7 @@ class SideBySide:
             if self._litter.is_left():
                 self._session.send(framed(ended))
                 os._exit(0)
-            self._inbox.stopping = self._inbox.stopping or self._litter.has_threads()
+            self._inbox.stopping = self._inbox.stopping or self._litter.has_threads() or self._litter.is_full()
         if self._inbox.waiting:
             self._inbox.listen(wait=False)
         self._begin(framed(ended))
@@ -237,7 +267,7 @@ class SideBySide:
 
 def serve(session: Session, inbox: Inbox, level: str, descriptor: int) -> NoReturn:
     """The rest of a worker's life, once it is ready."""
-    litter = Litter(level)
+    litter = Litter(level, session.function.policy.tmp_bytes)
     if session.function.is_async:
         SideBySide(session, inbox, litter, descriptor).serve()
     else:

@@ -261,6 +261,38 @@ def test_a_thread_that_a_run_leaves_ends_with_its_worker_and_the_run_is_answered
     assert shared.children() == []
 
 
+FILLS = """
+import os
+def put(name, size):
+    with open(os.environ["TMPDIR"] + "/" + name, "wb") as file:
+        file.write(bytes(size))
+def listed():
+    return sorted(name for name in os.listdir(os.environ["TMPDIR"]) if not name.startswith("pytest"))
+put("cache", 1 << 20)
+"""
+
+
+@pytest.mark.parametrize("level", ["off", "standard", "strict"])
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_what_runs_leave_in_tmp_ends_their_worker_before_it_costs_the_next_its_room(
+    shared: Base, level: str, kind: str
+) -> None:
+    policy = Policy(tmp_bytes=16 << 20)
+    wrote = f"{kind} f(payload):\n    put(str(payload), 800_000)\n    return listed()\n"
+    worker = shared.serve(FILLS + wrote, level=level, policy=policy)
+    assert worker.one(1).result == ["1", "cache"]
+    assert worker.one(2).result == ["1", "2", "cache"]  # a worker is warm, and its files with it
+    assert worker.one(3).result == ["1", "2", "3", "cache"]
+    assert worker.read() is None  # more than an eighth of tmp= is left
+    assert os.waitstatus_to_exitcode(worker.end().status) == 0
+    tidy = (
+        FILLS + f"{kind} f():\n    put('own', 12 << 20)\n    os.unlink(os.environ['TMPDIR'] + '/own')\n    return 1\n"
+    )
+    worker = shared.serve(tidy, level=level, policy=policy)
+    for _ in range(3):
+        assert worker.one().result == 1
+
+
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_threads_that_may_go_on_keep_their_worker(shared: Base, kind: str) -> None:
     """A daemon, a pool's, one of the import's, and one that has a moment to go."""
