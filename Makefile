@@ -60,4 +60,4 @@ demo: $(TOOLS) ## Record docs/demo.cast anew
 	@PYTHONPATH=tests $(BIN)/python tests/demo.py docs/demo.cast
 
 clean: ## Remove the environment, state and caches
-	@rm -rf $(VENV) .echod .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) build .echod .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -46,7 +46,7 @@ FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S
 NAMED = re.compile(r"# ([\w./-]+\.\w+)\n")
 LOOKS = re.compile(r"(?:echod (?:functions|job|jobs|logs|schedules)(?: (?!add|remove|run|-f).*)?\n)+")
 PORT = "8321"  # in the pages; the node that is followed listens elsewhere
-WITHIN_S = 60
+WITHIN_S = 120
 THEIRS = (
     "arq==0.28.0",
     "boto3==1.44.8",

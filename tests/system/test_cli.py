@@ -305,7 +305,7 @@ def test_a_verb_whose_reader_has_gone_ends_as_by_the_signal(node: Node) -> None:
     for process in started:
         assert process.stdout
         process.stdout.close()
-    assert [process.wait(30) for process in started] == [141] * len(lines)
+    assert [process.wait(90) for process in started] == [141] * len(lines)
 
 
 def test_logs_without_a_line_say_so(node: Node) -> None:
