@@ -108,7 +108,7 @@ def test_the_output_of_a_function_is_read_and_followed(node: Node) -> None:
     assert node.cli("logs", "hello.greet", "--failed").stdout == ""
     for said in ("no such thing", "raise ValueError"):  # of the message, of the traceback
         until(lambda said=said: failed in node.cli("logs", "hello.boom", "--failed", "--grep", said).stdout)
-    assert " error Traceback" in node.cli("logs", failed, "--grep", "ValueError: no such thing").stdout
+    assert " ERROR Traceback" in node.cli("logs", failed, "--grep", "ValueError: no such thing").stdout
     assert node.cli("logs", "hello.boom", "--grep", "something else").stdout == ""
     screen = Terminal("logs", "hello.greet", "-f", "--grep", "logged", ECHOD_URL=node.url)
     screen.read_until("WARNING logged")
