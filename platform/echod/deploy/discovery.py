@@ -20,10 +20,12 @@ import msgspec
 
 from echod.deploy.defaults import defaults_of
 from echod.deploy.importer import LIMIT_MS, Importer
-from echod.deploy.imports import Sources
+from echod.deploy.imports import Known, Sources
 from echod.deploy.snapshot import Snapshot, file_of, is_misnamed
 from echofn.discovery_protocol import Described, Discover, Module, assembled
 from echofn.manifest import LoadError, Manifest, Policy
+
+ALL_MS = 60_000  # for a whole folder, whatever each of its modules may take: others wait
 
 _Code = tuple[str, bytes]  # a module, and the digest of its code and of what that imports from the folder
 
@@ -32,15 +34,22 @@ class Discovery:
     """Describes folders. `environ`: where the modules' secrets come from."""
 
     def __init__(
-        self, level: str, env: str, environ: Mapping[str, str] | None = None, *, limit_ms: int = LIMIT_MS
+        self,
+        level: str,
+        env: str,
+        environ: Mapping[str, str] | None = None,
+        *,
+        limit_ms: int = LIMIT_MS,
+        all_ms: int = ALL_MS,
     ) -> None:
         self._level = level
         self._env = env
         self._environ = os.environ if environ is None else environ
         self._limit_ms = limit_ms
+        self._all_ms = all_ms
         self._spare: Importer | None = None
         self._hung: dict[_Code, LoadError] = {}
-        self._sources: Sources | None = None  # of the last description: what has not changed is not parsed again
+        self._known: Known = {}  # of the last description: what has not changed is not parsed again
 
     async def describe(self, root: Path, snapshot: Snapshot, *, again: bool = False) -> Manifest:
         """What the modules below `root` hold, and why some could not be loaded."""
@@ -48,6 +57,7 @@ class Discovery:
         defaults = await asyncio.to_thread(defaults_of, contents)
         if again:
             self._hung.clear()
+            self._known = {digest: said for digest, said in self._known.items() if said is not None}
         manifest = Manifest(snapshot.archive.package)
         if snapshot.modules:
             async with self._importer() as importer:
@@ -56,7 +66,7 @@ class Discovery:
 
     async def reach(self, snapshot: Snapshot, paths: Set[str]) -> frozenset[str]:
         """These files of a folder and all that they import of it."""
-        sources = Sources(snapshot.contents, snapshot.archive.package, self._sources)
+        sources = Sources(snapshot.contents, snapshot.archive.package, self._known)
         async with self._importer() as importer:
             await self._learn(importer, sources, paths)
         return await asyncio.to_thread(lambda: frozenset[str]().union(*map(sources.closure, paths)))
@@ -66,18 +76,23 @@ class Discovery:
     ) -> Manifest:
         """What the modules have, once their syntax has said which code and secrets each needs."""
         package, paths = snapshot.archive.package, [file_of(name) for name in snapshot.modules]
-        self._sources = sources = Sources(contents, package, self._sources)
+        sources = Sources(contents, package, self._known)
         await self._learn(importer, sources, paths)
+        self._known = sources.known
         refused = {error.file: error for error in await asyncio.to_thread(sources.refused, paths)}
         await asyncio.to_thread(sources.settle, paths)
         known = {name: refused.get(file_of(name)) or self._hung.get(_code(name, sources)) for name in snapshot.modules}
         answers = {name: Described(name, errors=(error,)) for name, error in known.items() if error is not None}
         modules = tuple(Module(name, file_of(name)) for name in snapshot.modules if name not in answers)
-        if modules:
+        if modules and not importer.is_broken:
             told = await self._ask(importer, root, package, modules, sources, defaults)
             answers |= {name: _read_off(answer, sources) for name, answer in told.items()}
+        why = _BROKEN_OFF
+        if importer.is_late:
+            why = f"expected all modules to be imported within {self._all_ms / 1000:g} s together, got no further than"
+            why = f"{why} {len(answers)} of {len(snapshot.modules)}; do what takes long when a job runs"
         for module in modules:
-            answers.setdefault(module.name, _unanswered(module))
+            answers.setdefault(module.name, _unanswered(module, why))
         await asyncio.to_thread(self._remember, answers, sources)
         manifest = assembled(package, answers.values())
         return msgspec.structs.replace(manifest, errors=tuple(dict.fromkeys((*manifest.errors, *refused.values()))))
@@ -88,6 +103,8 @@ class Discovery:
             said = await importer.parse(unparsed, self._limit_ms)
             for source, each in zip(unparsed, said, strict=False):
                 sources.learn(source, each)
+            if importer.is_broken:
+                break
             if len(said) < len(unparsed):
                 sources.learn(unparsed[len(said)], None)
 
@@ -119,6 +136,7 @@ class Discovery:
         if importer is not None and not await _answers(importer):
             importer = None
         importer = importer or await Importer.started()
+        importer.until = asyncio.get_running_loop().time() + self._all_ms / 1000
         try:
             yield importer
         finally:
@@ -186,7 +204,9 @@ def _misnamed(contents: Iterable[str]) -> list[LoadError]:
     return [LoadError("", path, text, kind="refused") for path in contents if is_misnamed(path)]
 
 
-def _unanswered(module: Module) -> Described:
+_BROKEN_OFF = "expected an answer of the process that imports it, got none; see echod's log"
+
+
+def _unanswered(module: Module, why: str) -> Described:
     """For a module that the process said nothing of before it broke off."""
-    text = "expected an answer of the process that imports it, got none; see echod's log"
-    return Described(module.name, errors=(LoadError(module.name, module.file, text, kind="crash"),))
+    return Described(module.name, errors=(LoadError(module.name, module.file, why, kind="crash"),))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import sys
 from collections.abc import Generator, Mapping, Sequence, Sized
@@ -48,6 +49,8 @@ class Importer:
         self._process = process
         self._channel = channel
         self._secrets = secrets  # a file that the process has open, too
+        self.until = math.inf  # on the loop's clock: when it must have answered all
+        self.is_broken = False  # nothing more comes of it
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None  # over the channel, once asked
 
     @classmethod
@@ -71,10 +74,15 @@ class Importer:
     def is_alive(self) -> bool:
         return self._process.returncode is None
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it was not done in time."""
+        return asyncio.get_running_loop().time() >= self.until
+
     async def parse(self, sources: Sequence[bytes], limit_ms: int = LIMIT_MS) -> list[Said]:
         """What the syntax of these files says, in their order, as far as the process got within its limits."""
         answers: list[Said] = []
-        with _told("parsing", answers, len(sources)):
+        with self._noted("parsing", answers, len(sources)):
             await self._say(Parse(tuple(sources), limit_ms))
             while isinstance(message := await self._heard(limit_ms), Said):
                 answers.append(message)
@@ -91,13 +99,22 @@ class Importer:
     async def ask(self, order: Discover, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Described]:
         """The answers by module, as far as the process got. `secrets`: the variables of the modules that have any."""
         answers: dict[str, Described] = {}
-        with _told("importing", answers, len(order.modules)):
+        with self._noted("importing", answers, len(order.modules)):
             parts = {module: sealed.put(self._secrets, each) for module, each in secrets.items()}
             await self._say(msgspec.structs.replace(order, secrets=parts))
             while not isinstance(message := await self._heard(order.time_limit_ms), Finished):
                 if isinstance(message, Described):
                     answers[message.module] = message
         return answers
+
+    @contextlib.contextmanager
+    def _noted(self, doing: str, answers: Sized, asked: int) -> Iterator[None]:
+        """What it did not come to answer is unknown, and the log says why."""
+        try:
+            yield
+        except _BROKEN as error:
+            self.is_broken = True
+            _log.error("discovery.broke_off", doing=doing, error=repr(error), answered=len(answers), asked=asked)
 
     async def _say(self, order: ToDiscovery) -> None:
         if self._streams is None:
@@ -111,7 +128,8 @@ class Importer:
         if self._streams is None:
             raise ConnectionError("nothing was asked")
         reader = self._streams[0]
-        async with asyncio.timeout(limit_ms / 1000 + SLACK_S):
+        until = asyncio.get_running_loop().time() + limit_ms / 1000 + SLACK_S
+        async with asyncio.timeout_at(min(until, self.until)):
             (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
             if size > MAX_ANSWER_BYTES:
                 raise ValueError(f"an answer of {size} bytes")
@@ -134,12 +152,3 @@ class Importer:
             await self._process.wait()
         if strays := await kin.end_strays():
             _log.warning("strays.ended", pids=strays)
-
-
-@contextlib.contextmanager
-def _told(doing: str, answers: Sized, asked: int) -> Generator[None]:
-    """What it did not come to answer is unknown, and its log says why."""
-    try:
-        yield
-    except _BROKEN as error:
-        _log.error("discovery.broke_off", doing=doing, error=repr(error), answered=len(answers), asked=asked)

@@ -17,18 +17,21 @@ from echofn.manifest import LoadError
 MAX_SOURCE_BYTES = 1_000_000  # its syntax tree has up to 500 times as many
 
 
+Known = dict[bytes, Said | None]  # by the digest of a file; None: it cannot be parsed within the limits
+
+
 class Sources:
     """The files of one folder. Each is to be parsed once, and not at all where `before` knows it.
 
     All but `learn`, `code` and `secrets` of what was settled takes its time in a large folder: ask in a thread.
     """
 
-    def __init__(self, contents: Mapping[str, bytes], package: str, before: Sources | None = None) -> None:
+    def __init__(self, contents: Mapping[str, bytes], package: str, before: Known | None = None) -> None:
         self._contents = contents
         self._package = package
-        self._before = before._said if before is not None else {}
-        self._said: dict[bytes, Said] = {}  # by the file's bytes
-        self._stuck: set[bytes] = set(before._stuck) if before is not None else set()
+        self._before: Known = {} if before is None else before
+        self.known: Known = {}
+        self._digests: dict[str, bytes] = {}
         self._imports: dict[str, tuple[str, ...]] = {}
         self._codes: dict[str, bytes] = {}
 
@@ -37,15 +40,13 @@ class Sources:
         found: dict[bytes, None] = {}
         for path in self._reached(paths):
             source = self._contents[path]
-            if len(source) <= MAX_SOURCE_BYTES and self._of(path) is None:
+            if len(source) <= MAX_SOURCE_BYTES and not self._is_known(path):
                 found[source] = None
         return list(found)
 
     def learn(self, source: bytes, said: Said | None) -> None:
         """Take what a file says; None: it cannot be parsed within the limits."""
-        self._said[source] = said or Said()
-        if said is None:
-            self._stuck.add(source)
+        self.known[hashlib.sha256(source).digest()] = said
 
     def refused(self, paths: Iterable[str]) -> list[LoadError]:
         """One for each file among these and what they import that is not looked into."""
@@ -56,7 +57,7 @@ class Sources:
                 most = f"{MAX_SOURCE_BYTES / 1e6:g} MB"
                 said = f"expected at most {most} of Python, got {len(source) / 1e6:.1f} MB"
                 errors.append(_refused(path, f"{said}; keep data in a file beside it (.json, .csv) and read that"))
-            elif source in self._stuck:
+            elif self._is_known(path) and self._of(path) is None:
                 said = "expected Python that can be parsed in a few seconds, got some that cannot"
                 errors.append(_refused(path, f"{said}; make it smaller, or keep its data in a file beside it"))
         return errors
@@ -109,15 +110,14 @@ class Sources:
                     lowest[above] = min(lowest[above], lowest[path])
                 if lowest[path] == order[path]:
                     at = ring.index(path)
-                    self._digest(ring[at:])
+                    self._settle_ring(ring[at:])
                     del ring[at:]
 
-    def _digest(self, ring: list[str]) -> None:
+    def _settle_ring(self, ring: list[str]) -> None:
         """The one code of files that all reach each other, or of a single one."""
         digest = hashlib.sha256()
         for path in sorted(ring):
-            content = self._contents.get(path, b"")
-            digest.update(hashlib.sha256(path.encode()).digest() + hashlib.sha256(content).digest())
+            digest.update(hashlib.sha256(path.encode()).digest() + self._digest(path))
         outside = {each for path in ring for each in self._imported(path)}.difference(ring)
         for code in sorted(self._codes[each] for each in outside):
             digest.update(code)
@@ -134,11 +134,20 @@ class Sources:
                 waiting += self._imported(current)
         return found
 
+    def _is_known(self, path: str) -> bool:
+        digest = self._digest(path)
+        if digest not in self.known and digest in self._before:
+            self.known[digest] = self._before[digest]
+        return digest in self.known
+
     def _of(self, path: str) -> Said | None:
-        source = self._contents[path]
-        if source not in self._said and source in self._before:
-            self._said[source] = self._before[source]
-        return self._said.get(source)
+        """What a file says, as far as that is known and can be."""
+        return self.known[self._digest(path)] if self._is_known(path) else None
+
+    def _digest(self, path: str) -> bytes:
+        if (known := self._digests.get(path)) is None:
+            known = self._digests[path] = hashlib.sha256(self._contents.get(path, b"")).digest()
+        return known
 
     def _imported(self, path: str) -> tuple[str, ...]:
         """Files of the folder that the file imports; none while its syntax is not known."""

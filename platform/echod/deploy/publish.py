@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterable, Sequence, Set
+from collections.abc import AsyncIterable, Coroutine, Sequence, Set
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -26,6 +27,7 @@ from echod.registry.registry import Registry, Said
 from echofn.manifest import CronTrigger, EveryTrigger, LoadError, Manifest
 
 _log = log.get("deploy")
+_MOST_ERRORS = 50
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -36,7 +38,9 @@ class Publisher:
         self._bus = bus
         self._registry = registry
         self._discovery = discovery
-        self._deploys = asyncio.Lock()  # one at a time: each imports a whole folder
+        self._imports = {only_plan: asyncio.Lock() for only_plan in (False, True)}  # one at a time of each
+        self._switches = asyncio.Lock()  # what a plan is made of stays until its switch is written
+        self._working = WeakValueDictionary[VersionId, asyncio.Lock]()  # on a version's files, which others let go of
 
     async def describe(self, snapshot: Snapshot, before: Manifest | None = None, *, again: bool = False) -> Manifest:
         """What the folder's modules have, found in confined processes; names stay with whom they had `before`.
@@ -68,47 +72,52 @@ class Publisher:
         """Take a packed folder from outside, and switch to it whole or not at all; or say only what that would change.
 
         `body` is unpacked as it comes, off the loop. Raises Refused naming file and line of everything that is broken;
-        BusError.
+        BusError. Cancelled, it ends the import, and switches nothing unless that is being written already. No switch
+        waits for an import, nor a deploy's import for that of a plan.
         """
         snapshot = await _received(body)
-        async with self._deploys:
+        async with self._working.setdefault(snapshot.version, asyncio.Lock()):
             try:
-                done = await self._deployed(snapshot, only_plan=only_plan)
+                async with self._imports[only_plan]:
+                    manifest = await self.describe(snapshot, again=True)
+                if manifest.errors:
+                    raise _broken(manifest)
+                if only_plan:
+                    return _deployed(snapshot.version, None, manifest, await self._judged(manifest))
+                async with self._switches:
+                    plan = await self._judged(manifest)
+                    active = await _whole(self.publish(snapshot, manifest))
             finally:  # a plan, a refusal and a caller who went away leave nothing on disk
                 await self._registry.let_go(snapshot.version)
-        if done.generation is not None:
-            _log.info("version.deployed", version=done.version, generation=done.generation)
-        return done
+        _log.info("version.deployed", version=active.version, generation=active.generation)
+        return _deployed(active.version, active.generation, manifest, plan)
 
-    async def _deployed(self, snapshot: Snapshot, *, only_plan: bool) -> Deployed:
-        manifest = await self.describe(snapshot, again=True)
-        if manifest.errors:
-            raise Refused("nothing was switched: " + "; ".join(place_of(error) for error in manifest.errors))
+    async def _judged(self, manifest: Manifest) -> Plan:
+        """What a switch to it would change. Raises Refused where there must be none."""
         await self._check_schedules(manifest)
         plan = await self._planned(manifest)
         if plan.gone and not manifest.functions:  # the wrong folder, most likely
             said = "nothing was switched: expected at least one function, got a folder without"
             raise Refused(f"{said}; what is served now ({len(plan.gone)}) would end")
-        active = None if only_plan else await self.publish(snapshot, manifest)
-        return _deployed(snapshot.version, active.generation if active else None, manifest, plan)
+        return plan
 
     async def activated(self, version: VersionId, *, only_plan: bool = False) -> Deployed:
         """Switch to a stored version: its files are here and intact before it is. Raises UnknownVersion, Refused."""
-        async with self._deploys:
-            manifest = await self._registry.manifest(version)
-            if manifest is None:
-                raise UnknownVersion(version)
-            if manifest.errors:  # what this node must not serve among them
-                raise Refused("nothing was switched: " + "; ".join(place_of(error) for error in manifest.errors))
-            await self._registry.folder(version)
-            described = await self._bus.get_manifest(version)
-            if described is None:
-                raise UnknownVersion(version)
+        manifest = await self._registry.manifest(version)
+        if manifest is None:
+            raise UnknownVersion(version)
+        if manifest.errors:  # what this node must not serve among them
+            raise _broken(manifest)
+        await self._registry.folder(version)
+        described = await self._bus.get_manifest(version)
+        if described is None:
+            raise UnknownVersion(version)
+        async with self._switches:
             await self._check_schedules(manifest)
             plan = await self._planned(manifest)
             if only_plan:
                 return _deployed(version, None, manifest, plan)
-            active = await self._switch(version, described)
+            active = await _whole(self._switch(version, described))
         _log.info("version.activated", version=active.version, generation=active.generation)
         return _deployed(active.version, active.generation, manifest, plan)
 
@@ -169,6 +178,24 @@ class Publisher:
 
 def _deployed(version: VersionId, generation: int | None, manifest: Manifest, plan: Plan) -> Deployed:
     return Deployed(version, generation, tuple(function.name for function in manifest.functions), plan)
+
+
+def _broken(manifest: Manifest) -> Refused:
+    """Everything that is broken in it, as far as anybody reads on."""
+    told = [place_of(error) for error in manifest.errors[:_MOST_ERRORS]]
+    if (more := len(manifest.errors) - len(told)) > 0:
+        told.append(f"and {more} more")
+    return Refused("nothing was switched: " + "; ".join(told))
+
+
+async def _whole(writing: Coroutine[object, object, Active]) -> Active:
+    """Let a switch come to its end, whoever gives up meanwhile."""
+    task = asyncio.ensure_future(writing)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 async def _received(body: AsyncIterable[bytes]) -> Snapshot:

@@ -112,7 +112,7 @@ async def ended_within(
     """A job once it ended, or None in time. Raises ClientDisconnect when the caller hangs up before that."""
     request.state.work.end()  # from here on it is the job that takes its time
     ended = asyncio.ensure_future(desk.waiting.ended(id, queue, event, wait_s, told=told))
-    gone = asyncio.ensure_future(_disconnected(request))
+    gone = asyncio.ensure_future(disconnected(request))
     try:
         await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
@@ -123,7 +123,7 @@ async def ended_within(
         ended.cancel()
 
 
-async def _disconnected(request: Request) -> None:
+async def disconnected(request: Request) -> None:
     """Return when the caller has hung up; its body has been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

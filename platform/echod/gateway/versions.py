@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from echod.errors import Refused
 from echod.gateway.desk import Deploys, Desk, answer, shortened, shown
+from echod.gateway.invoke import disconnected
 from echod.gateway.limits import busy
 from echod.gateway.plans import plan_view
 from echod.gateway.problems import Problem
@@ -66,15 +67,37 @@ async def deploy(desk: Desk, request: Request) -> Response:
     if desk.intake.archives.locked():
         raise busy("expected fewer deploys at once")
     async with desk.intake.archives:
-        return answer(_view(await deploys.deployed(_parts(request), only_plan=only_plan)))
+        return answer(_view(await _deployed(deploys, request, only_plan=only_plan)))
 
 
-async def _parts(request: Request) -> AsyncIterator[bytes]:
-    """The body as it comes; a problem where there is none."""
+async def _deployed(deploys: Deploys, request: Request, *, only_plan: bool) -> Deployed:
+    """What became of it. Given up when its caller hangs up: raises ClientDisconnect."""
+    whole = asyncio.Event()
+    done = asyncio.ensure_future(deploys.deployed(_parts(request, whole), only_plan=only_plan))
+    gone = asyncio.ensure_future(_gone(request, whole))
+    try:
+        await asyncio.wait({done, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():
+            raise ClientDisconnect
+        return done.result()
+    finally:
+        gone.cancel()
+        done.cancel()
+        await asyncio.gather(done, return_exceptions=True)  # its import has ended before another takes its place
+
+
+async def _gone(request: Request, whole: asyncio.Event) -> None:
+    await whole.wait()
+    await disconnected(request)
+
+
+async def _parts(request: Request, whole: asyncio.Event) -> AsyncIterator[bytes]:
+    """The body as it comes, `whole` at its end; a problem where there is none."""
     is_empty = True
     async for part in request.stream():
         is_empty = is_empty and not part
         yield part
+    whole.set()
     if is_empty:
         raise Problem("invalid-body", "expected a packed folder, got an empty body; use `echod deploy FOLDER`")
 

@@ -198,3 +198,15 @@ async def test_the_process_says_what_it_parses_as_far_as_it_gets() -> None:
         assert len(await importer.parse(sources[3:])) == 1  # whatever became of the child, the next is served
     finally:
         await importer.close()
+
+
+async def test_a_whole_folder_has_its_time_and_the_modules_it_was_not_enough_for_are_named(
+    write: Write, folder: Path, tmp_path: Path
+) -> None:
+    discovery = Discovery("minimal", "dev", {}, limit_ms=60_000, all_ms=1_500)
+    write("m.py", "while True: pass\n")
+    write("n.py", GOOD)
+    found = await described(discovery, folder, tmp_path)
+    assert [error.file for error in found.errors] == ["m.py", "n.py"]
+    told = "expected all modules to be imported within 1.5 s together, got no further than 0 of 2"
+    assert all(error.message.startswith(told) for error in found.errors)

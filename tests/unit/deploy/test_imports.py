@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from echod.deploy.imports import MAX_SOURCE_BYTES, Sources
+from echod.deploy.imports import MAX_SOURCE_BYTES, Known, Sources
 from echofn.parsing import said_of
 
 FILES = {
@@ -22,7 +22,7 @@ FILES = {
 }
 
 
-def known(files: Mapping[str, bytes], package: str, before: Sources | None = None) -> tuple[Sources, list[bytes]]:
+def known(files: Mapping[str, bytes], package: str, before: Known | None = None) -> tuple[Sources, list[bytes]]:
     """The sources of a folder, all of which is known; and what had to be parsed for that."""
     sources, parsed = Sources(files, package, before), list[bytes]()
     while unparsed := sources.unparsed(files):
@@ -60,10 +60,10 @@ def test_a_file_that_many_import_is_parsed_once_and_not_again_while_it_is_the_sa
     codes = {path: first.code(path) for path in modules}
     assert [first.secrets(path) for path in modules] == [frozenset()] * 50
     assert sorted(parsed) == sorted(files.values())
-    later, parsed = known({**files, "deep.py": b"z = 2\n", "m0.py": b"alone = 1\n"}, "p", first)
+    later, parsed = known({**files, "deep.py": b"z = 2\n", "m0.py": b"alone = 1\n"}, "p", first.known)
     assert all(later.code(path) != codes[path] for path in modules)
     assert sorted(parsed) == [b"alone = 1\n", b"z = 2\n"]
-    again, _ = known(files, "p", later)
+    again, _ = known(files, "p", later.known)
     assert {path: again.code(path) for path in modules} == codes
 
 
@@ -83,7 +83,7 @@ def test_a_code_is_that_of_all_that_is_imported_also_in_rings() -> None:
         "y.py": {"y.py"},
         "alone.py": {"alone.py"},
     }.items():
-        after, _ = known({**files, path: files[path] + b"\n#"}, "p", before)
+        after, _ = known({**files, path: files[path] + b"\n#"}, "p", before.known)
         assert {each for each in files if after.code(each) != before.code(each)} == others, path
 
 
@@ -125,6 +125,6 @@ def test_what_is_too_large_or_cannot_be_parsed_is_named_and_not_asked_for_again(
         "data.py": "expected at most 1 MB of Python, got 1.",
         "dense.py": "expected Python that can be parsed in a",
     }
-    later = Sources(files, "p", sources)
+    later = Sources(files, "p", sources.known)
     assert later.unparsed(["m.py"]) == []
     assert [error.file for error in later.refused(["m.py"])] == ["data.py", "dense.py"]

@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from echod.bus import Bus
+from echod.bus.answers import Active
 from echod.deploy.discovery import Discovery
 from echod.deploy.live import Live, Saved
 from echod.deploy.publish import Publisher
 from echod.errors import Refused
 from echod.model.ids import VersionId
+from echod.policy.plan import Deployed
 from echod.registry.archive import archived, pieces_of
 from echod.registry.registry import Registry
 from valkey import running
@@ -462,3 +464,75 @@ async def test_a_deploy_that_its_caller_gives_up_leaves_nothing_on_disk(publishe
     deploying.cancel()
     await asyncio.wait({deploying})
     assert [*versions.iterdir()] == []
+
+
+@pytest.fixture
+def patient(bus: Bus, registry: Registry) -> Publisher:
+    """One under which an import that hangs does so for as long as a test lasts."""
+    return Publisher(bus, registry, Discovery("minimal", "dev", {}, limit_ms=120_000, all_ms=120_000))
+
+
+async def importing(deploying: asyncio.Task[Deployed], tmp_path: Path, among: int = 1) -> None:
+    """Wait until as many folders are there as are being imported, or served."""
+    async with asyncio.timeout(60):
+        while len([*(tmp_path / "state" / "versions").glob("DEP*")]) < among:
+            assert not deploying.done()
+            await asyncio.sleep(0.01)
+
+
+HANG = "while True: pass\n"
+
+
+async def test_no_switch_waits_for_an_import_and_no_deploy_for_a_plans(
+    patient: Publisher, registry: Registry, tmp_path: Path
+) -> None:
+    first = (await patient.deployed(upload("shop.py", function("pack", 1)))).version
+    plan = asyncio.create_task(patient.deployed(upload("shop.py", HANG), only_plan=True))
+    await importing(plan, tmp_path, 2)
+    await patient.deployed(upload("shop.py", function("pack", 2)))
+    deploying = asyncio.create_task(patient.deployed(upload("shop.py", HANG + "#")))
+    await importing(deploying, tmp_path, 4)
+    assert (await patient.activated(first)).generation == 3
+    assert registry.active is not None
+    assert registry.active.version == first
+    waiting = asyncio.create_task(patient.deployed(upload("shop.py", function("pack", 3))))
+    await asyncio.sleep(0)
+    for task in (waiting, deploying, plan):  # the one that waits is given up as those that import are
+        assert not task.done()
+        task.cancel()
+    await asyncio.wait({waiting, deploying, plan})
+    assert (registry.active.version, registry.active.generation) == (first, 3)
+
+
+async def test_one_version_is_worked_on_by_one_at_a_time(patient: Publisher, registry: Registry) -> None:
+    """A plan lets go of the files that it has written; a deploy of the same ones must not lose them."""
+    text = function("pack", 1)
+    plan, done, again = await asyncio.gather(
+        patient.deployed(upload("shop.py", text), only_plan=True),
+        patient.deployed(upload("shop.py", text)),
+        patient.deployed(upload("shop.py", text), only_plan=True),
+    )
+    assert plan.version == done.version == again.version
+    root = await registry.folder(done.version)
+    assert (root / "functions" / "shop.py").read_text() == text
+
+
+async def test_a_deploy_that_is_given_up_once_its_switch_is_being_written_is_switched_whole(
+    publisher: Publisher, registry: Registry, bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, rest = asyncio.Event(), asyncio.Event()
+    activate = bus.activate
+
+    async def slowly(version: VersionId, **given: bytes) -> Active:
+        begun.set()
+        await rest.wait()
+        return await activate(version, **given)
+
+    monkeypatch.setattr(bus, "activate", slowly)
+    deploying = asyncio.create_task(publisher.deployed(upload("shop.py", function("pack", 1))))
+    await begun.wait()
+    deploying.cancel()
+    rest.set()
+    await asyncio.wait({deploying})
+    assert deploying.cancelled()
+    assert registry.names() == ["shop.pack"]

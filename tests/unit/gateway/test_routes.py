@@ -324,6 +324,30 @@ async def test_more_than_four_deploys_at_once_are_told_to_come_again(server: Val
         assert (await rig.http.post("/deploy", content=b"x")).status_code == 200
 
 
+async def test_a_deploy_whose_caller_hangs_up_is_given_up(server: Valkey) -> None:
+    node = Node(DONE)
+    async with serving(server, deploys=node) as rig:
+        begun, given_up = asyncio.Event(), asyncio.Event()
+
+        async def deployed(body: AsyncIterable[bytes], *, only_plan: bool = False) -> Deployed:
+            assert b"".join([part async for part in body]) == b"whole"
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+            raise AssertionError(only_plan)
+
+        node.deployed = deployed
+        asking = asyncio.create_task(rig.http.post("/deploy", content=b"whole"))
+        await begun.wait()
+        asking.cancel()
+        async with asyncio.timeout(10):
+            await given_up.wait()
+        node.deployed = Node(DONE).deployed
+        assert (await rig.http.post("/deploy", content=b"x")).status_code == 200
+
+
 async def test_a_deploy_gets_the_whole_archive_and_its_answer_is_sent(server: Valkey) -> None:
     node = Node(DONE)
     async with serving(server, deploys=node) as rig:
