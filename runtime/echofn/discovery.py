@@ -39,6 +39,9 @@ from echofn.manifest import LoadError
 from echofn.parsing import say_all
 
 GRACE_S = 1.0
+LOOK_S = 0.1
+MAX_TMP_BYTES = walls.Openings().tmp_bytes  # at `strict` a filesystem of its own is what bounds it
+_FILE_BYTES = 4096  # what an empty one costs
 _decode = msgspec.msgpack.Decoder[Told](Told).decode
 
 
@@ -69,7 +72,7 @@ class Keeper:
             ours.close()
             import_modules(self._order, modules, self._blocked, theirs.detach(), self._sealed, parent)
         theirs.close()
-        watch = Watch(ours, self._order.time_limit_ms / 1000)
+        watch = Watch(ours, self._order.time_limit_ms / 1000, self._order.tmp)
         left = list(modules)
         with ours:
             while left and (message := watch.next(self._control)) is not None:
@@ -81,7 +84,7 @@ class Keeper:
                 else:
                     break  # a child that says anything else is not to be believed
         if left:
-            if not watch.late:
+            if not watch.late and not watch.full:
                 _await_end(pid, GRACE_S)  # its channel ended: the process is about to, and its status says how
             processes.kill_tree(pid)
         else:
@@ -90,6 +93,8 @@ class Keeper:
         processes.end_below()
         if not left:
             return []
+        if watch.full:
+            _empty(self._order.tmp)
         self._blame(left[0], watch, status)
         return left[1:]
 
@@ -97,6 +102,8 @@ class Keeper:
         """Say what became of the module that the child was at."""
         if watch.late:
             kind, told = "hang", f"did not finish importing within {self._order.time_limit_ms / 1000:g} s"
+        elif watch.full:
+            kind, told = "crash", f"wrote more than {MAX_TMP_BYTES // 1024**2} MB at import"
         elif os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
             kind, told = "crash", f"crashed at import with {signal.Signals(os.WTERMSIG(status)).name}"
         elif os.WIFEXITED(status):
@@ -154,8 +161,11 @@ def _await_end(pid: int, limit_s: float) -> None:
 class Watch:
     """Reads a child's frames against the clock, trusting none of them."""
 
-    def __init__(self, channel: socket.socket, limit_s: float) -> None:
+    def __init__(self, channel: socket.socket, limit_s: float, tmp: str = "") -> None:
         self.late = False
+        self.full = False  # more than MAX_TMP_BYTES lie in `tmp`
+        self._tmp = tmp
+        self._look_at = 0.0
         self.stack: list[str] = []
         self._channel = channel
         self._limit_s = limit_s
@@ -183,13 +193,20 @@ class Watch:
                     return None
 
     def _fill(self, control: socket.socket) -> bool:
-        left_s = self._until - time.monotonic()
-        ready = select.select([self._channel, control], [], [], max(left_s, 0))[0]
-        if control in ready:
-            processes.end_with_all()  # the driver has nothing more to say: it is gone
-        if self._channel not in ready:
-            self.late = True
-            return False
+        ready: list[socket.socket] = []
+        while self._channel not in ready:
+            now = time.monotonic()
+            if self._tmp and now >= self._look_at:
+                self._look_at = now + LOOK_S
+                if _holds_more(self._tmp, MAX_TMP_BYTES):
+                    self.full = True
+                    return False
+            if now >= self._until:
+                self.late = True
+                return False
+            ready = select.select([self._channel, control], [], [], min(self._until - now, LOOK_S))[0]
+            if control in ready:
+                processes.end_with_all()  # the driver has nothing more to say: it is gone
         try:
             data = self._channel.recv(1 << 18)
         except OSError:
@@ -211,6 +228,31 @@ class Watch:
             return _decode(body)
         except (msgspec.MsgspecError, RecursionError):
             return Finished()
+
+
+def _holds_more(folder: str, limit: int) -> bool:
+    """Whether the files below a folder take more bytes than that. Links are not followed."""
+    total, ahead = 0, [folder]
+    while ahead and total <= limit:
+        try:
+            with os.scandir(ahead.pop()) as entries:
+                for entry in entries:
+                    total += max(entry.stat(follow_symlinks=False).st_blocks * 512, _FILE_BYTES)
+                    if entry.is_dir(follow_symlinks=False):
+                        ahead.append(entry.path)
+        except OSError:
+            pass  # gone in the meantime
+    return total > limit
+
+
+def _empty(folder: str) -> None:
+    import shutil  # seldom needed, and every import of a folder waits for this process
+
+    for entry in list(os.scandir(folder)):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path, ignore_errors=True)
+        else:
+            os.unlink(entry.path)
 
 
 def main(descriptor: int, sealed: int) -> None:

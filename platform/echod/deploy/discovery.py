@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Iterable, Mapping, Set
 from pathlib import Path
@@ -22,6 +21,8 @@ from echod.deploy.defaults import defaults_of
 from echod.deploy.importer import LIMIT_MS, Importer
 from echod.deploy.imports import Known, Sources
 from echod.deploy.snapshot import Snapshot, file_of, is_misnamed
+from echod.errors import Refused
+from echod.scratch import Scratch, wipe
 from echofn.discovery_protocol import Described, Discover, Module, assembled
 from echofn.manifest import LoadError, Manifest, Policy
 
@@ -31,7 +32,7 @@ _Code = tuple[str, bytes]  # a module, and the digest of its code and of what th
 
 
 class Discovery:
-    """Describes folders. `environ`: where the modules' secrets come from."""
+    """Describes folders. `environ`: where the modules' secrets come from; `scratch`: where imports may write."""
 
     def __init__(
         self,
@@ -41,12 +42,15 @@ class Discovery:
         *,
         limit_ms: int = LIMIT_MS,
         all_ms: int = ALL_MS,
+        scratch: Path | None = None,
     ) -> None:
         self._level = level
         self._env = env
         self._environ = os.environ if environ is None else environ
         self._limit_ms = limit_ms
         self._all_ms = all_ms
+        self._scratch = Scratch(scratch, f"imports-{os.urandom(8).hex()}") if scratch is not None else None
+        self._imports = 0
         self._spare: Importer | None = None
         self._hung: dict[_Code, LoadError] = {}
         self._known: Known = {}  # of the last description: what has not changed is not parsed again
@@ -124,10 +128,12 @@ class Discovery:
             self._spare = await Importer.started()
 
     async def close(self) -> None:
-        """End the process that waits."""
+        """End the process that waits, and remove what imports wrote."""
         spare, self._spare = self._spare, None
         if spare is not None:
             await spare.close()
+        if self._scratch is not None:
+            await asyncio.to_thread(self._scratch.close)
 
     @contextlib.asynccontextmanager
     async def _importer(self) -> AsyncGenerator[Importer]:
@@ -152,14 +158,14 @@ class Discovery:
         defaults: Policy,
     ) -> dict[str, Described]:
         """The answers of the process, as far as it got."""
-        tmp = await asyncio.to_thread(tempfile.mkdtemp, prefix="echod-discovery-")
+        tmp = await asyncio.to_thread(self._fresh)
         secrets = {module.name: self._secrets_of(sources.secrets(module.file)) for module in modules}
         secrets = {module: each for module, each in secrets.items() if each}
         order = Discover(
             root=str(root),
             package=package,
             modules=modules,
-            tmp=tmp,
+            tmp=str(tmp),
             time_limit_ms=self._limit_ms,
             level=self._level,
             env=self._env,
@@ -168,7 +174,18 @@ class Discovery:
         try:
             return await importer.ask(order, secrets)
         finally:
-            await asyncio.to_thread(shutil.rmtree, tmp, ignore_errors=True)
+            await asyncio.to_thread(wipe, tmp)
+
+    def _fresh(self) -> Path:
+        """An empty folder for one process's imports. Raises Refused where there can be none."""
+        try:
+            if self._scratch is None:
+                return Path(tempfile.mkdtemp(prefix="echod-discovery-"))
+            self._imports += 1
+            self._scratch.open()
+            return self._scratch.fresh(str(self._imports))
+        except OSError as error:
+            raise Refused(f"{error.filename}: expected a folder for what imports write: {error.strerror}") from None
 
     def _secrets_of(self, named: Set[str]) -> dict[str, str]:
         """Exactly the variables that a module's annotations name, as far as they are set."""

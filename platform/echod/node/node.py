@@ -112,7 +112,7 @@ class Node:
 
     async def _come_up(self, down: AsyncExitStack) -> Roles:
         """What takes long goes side by side: the server loads, the folder is discovered, the roles are imported."""
-        discovery = Discovery(self._walls.level, self._config.env)
+        discovery = Discovery(self._walls.level, self._config.env, scratch=self._config.state.absolute() / "tmp")
         down.push_async_callback(discovery.close)
         if self._folder is not None:
             await discovery.prepare()

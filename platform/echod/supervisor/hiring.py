@@ -6,8 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from echod import scratch
 from echod.model.ids import VersionId, WorkerId, branded
-from echod.supervisor import quota, scratch, watch
+from echod.supervisor import quota, watch
 from echod.supervisor.events import JobEvents, LifeEvents
 from echod.supervisor.means import Means
 from echod.supervisor.worker import Worker

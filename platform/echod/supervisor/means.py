@@ -9,10 +9,10 @@ from typing import Protocol
 
 from echod.bus import Bus
 from echod.model.ids import VersionId
+from echod.scratch import Scratch
 from echod.supervisor.base import Base
 from echod.supervisor.children import Blocks
 from echod.supervisor.fanout import Fanout, Spawn
-from echod.supervisor.scratch import Scratch
 from echofn.manifest import Function, LoadError, Manifest
 
 

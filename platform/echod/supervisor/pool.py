@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 
-from echod import log
+from echod import log, scratch
 from echod.errors import LeaseGone
 from echod.model.ids import VersionId
 from echod.policy import slots
-from echod.supervisor import scratch
 from echod.supervisor.events import Departure, PoolEvents
 from echod.supervisor.handover import frame_sizes, payload_bytes
 from echod.supervisor.hiring import Hiring

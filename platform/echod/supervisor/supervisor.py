@@ -20,6 +20,7 @@ from echod.bus import Bus
 from echod.config import Config
 from echod.errors import BusError, Refused
 from echod.model.ids import JobId, NodeId, VersionId
+from echod.scratch import Scratch
 from echod.supervisor import vitals
 from echod.supervisor.base import Base
 from echod.supervisor.children import Blocks
@@ -27,7 +28,6 @@ from echod.supervisor.fanout import Fanout
 from echod.supervisor.feed import Feed
 from echod.supervisor.leases import instant
 from echod.supervisor.means import Active, Means, Versions
-from echod.supervisor.scratch import Scratch
 
 _log = log.get("supervisor")
 

@@ -210,3 +210,34 @@ async def test_a_whole_folder_has_its_time_and_the_modules_it_was_not_enough_for
     assert [error.file for error in found.errors] == ["m.py", "n.py"]
     told = "expected all modules to be imported within 1.5 s together, got no further than 0 of 2"
     assert all(error.message.startswith(told) for error in found.errors)
+
+
+async def test_what_imports_write_lies_in_the_state_folder_and_what_a_killed_node_left_is_wiped(
+    write: Write, folder: Path, tmp_path: Path
+) -> None:
+    left = tmp_path / "tmp" / "imports-killed" / "1"
+    left.mkdir(parents=True)
+    (left / "big").write_text("x")
+    seen = tmp_path / "seen"
+    write("m.py", f"import os\nopen({str(seen)!r}, 'w').write(os.getcwd())\nopen('big', 'w').write('x')\n" + GOOD)
+    discovery = Discovery("minimal", "dev", {}, scratch=tmp_path / "tmp")
+    for number in ("1", "2"):
+        assert (await described(discovery, folder, tmp_path)).errors == ()
+        [own] = (tmp_path / "tmp").iterdir()  # what was left is not there any more
+        assert seen.read_text() == str(own / number)
+        assert [*own.iterdir()] == []
+    await discovery.close()
+    assert [*(tmp_path / "tmp").iterdir()] == []
+
+
+async def test_a_module_that_fills_the_disk_at_import_is_ended(
+    discovery: Discovery, write: Write, folder: Path, tmp_path: Path
+) -> None:
+    write("good.py", GOOD)
+    writes = "for each in range(2):\n    open(f'x{each}', 'wb').write(bytes(40 << 20))\n"
+    write("fills.py", writes + "while True: pass\n")
+    found = await described(discovery, folder, tmp_path)
+    assert [(error.file, error.kind, error.message) for error in found.errors] == [
+        ("fills.py", "crash", "the module wrote more than 64 MB at import")
+    ]
+    assert [function.name for function in found.functions] == ["good.f"]

@@ -1,7 +1,8 @@
-"""Private writable folders of workers, STATE/tmp/<node>/<worker>: made before the fork, wiped when the worker is gone.
+"""Private writable folders of user code: made before it runs, wiped when it is gone.
 
-A node holds a lock on its folder for as long as it lives. Folders that nobody holds any more were left by a killed node
-and are wiped by the next one.
+STATE/tmp/<node>/<worker> for workers, STATE/tmp/imports-<random>/<n> for what a deploy or a save imports. A node holds
+a lock on its folder for as long as it lives. Folders that nobody holds any more were left by a killed node and are
+wiped by the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import TracebackType
 
 from echod import log
 
-_log = log.get("supervisor")
+_log = log.get("scratch")
 
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
@@ -31,7 +32,9 @@ class Scratch:
         self._lock = -1
 
     def open(self) -> None:
-        """Make it, and wipe what killed nodes left beside it. Raises OSError where the folder cannot be written."""
+        """Make it, once, and wipe what killed nodes left beside it. Raises OSError where it cannot be written."""
+        if self._lock >= 0:
+            return
         self._own.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = os.open(self._own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from echod.supervisor.scratch import Scratch, wipe
+from echod.scratch import Scratch, wipe
 
 
 def test_a_folder_is_private_and_gone_afterwards(tmp_path: Path) -> None:
