@@ -65,6 +65,25 @@ def test_a_functions_page_tells_which_version_ran_when(node: Node) -> None:
     ]
 
 
+def test_ctrl_c_ends_the_import_and_says_what_is_known(node: Node) -> None:
+    deploy(node)
+    before = node.get("/readyz")["version"]
+    node.save("n.py", "while True: pass\n")
+    node.save("id_rsa", "-----BEGIN")
+    asked = environment(ECHOD_URL=node.url, ECHOD_TOKEN=TOKEN)
+    deploying = subprocess.Popen([*ECHOD, "deploy", str(node.folder)], env=asked, stderr=subprocess.PIPE, text=True)
+    until(lambda: [*node.state.glob("tmp/imports-*/*")])  # one is going on
+    deploying.send_signal(signal.SIGINT)
+    said = deploying.communicate(timeout=30)[1]
+    assert deploying.returncode == 130
+    assert "left out, as secrets: id_rsa;" in said
+    assert f"echod: given up, unless it was being switched to already; see `echod versions --url {node.url}`" in said
+    began = time.monotonic()
+    until(lambda: not [*node.state.glob("tmp/imports-*/*")])
+    assert time.monotonic() - began < 9  # which is before its limit
+    assert node.get("/readyz")["version"] == before
+
+
 def serves(node: Node, value: int) -> None:
     until(lambda: node.ask("POST", "/functions/m.f", {}, Prefer="wait=20") == (200, value))
 

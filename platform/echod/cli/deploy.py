@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from echod.cli.options import asks, print_json, print_table
 from echod.errors import Refused
 
 _PART_BYTES = 64 * 1024
+_MOST_NAMES = 10
 TIMEOUT_S = 600.0  # a folder of many modules is imported on the target, which may be slow
 
 _to = click.option("--to", metavar="URL", help="Same as --url.")
@@ -36,8 +38,18 @@ def deploy(folder: Path, to: str | None, plan: bool, url: str | None, as_json: b
     client = Client(to or url)
     body = b"".join(pieces_of(snapshot.archive))
     _progress(f"{snapshot.version}: {len(snapshot.archive.files)} files, {len(body) / 1000:.1f} kB packed")
+    if snapshot.withheld:
+        shown = ", ".join(snapshot.withheld[:_MOST_NAMES]) + (", …" if len(snapshot.withheld) > _MOST_NAMES else "")
+        click.echo(f"left out, as secrets: {shown}; `!name` in .echodignore takes one in, but no .env", err=True)
     headers = {"Content-Type": "application/octet-stream", "Content-Length": str(len(body))}
-    answer = client.call("POST", f"/deploy?plan={int(plan)}", _uploaded(body, client), headers, timeout=TIMEOUT_S).body
+    parts = deque(body[at : at + _PART_BYTES] for at in range(0, len(body), _PART_BYTES))
+    path = f"/deploy?plan={int(plan)}"
+    try:
+        answer = client.call("POST", path, _uploaded(parts, client), headers, timeout=TIMEOUT_S).body
+    except KeyboardInterrupt:
+        unknown = f"given up, unless it was being switched to already; see `echod versions --url {client.url}`"
+        click.echo(f"\nechod: {unknown if not (parts or plan) else 'nothing was switched'}", err=True)
+        raise
     _print(answer, client, as_json=as_json)
 
 
@@ -113,15 +125,15 @@ def _counted(plan: Json) -> str:
     return " ".join(f"{mark}{count}" for mark in "+~-" if (count := marks.count(mark))) or "nothing"
 
 
-def _uploaded(body: bytes, client: Client) -> Iterator[bytes]:
+def _uploaded(parts: deque[bytes], client: Client) -> Iterator[bytes]:
     """The body in parts, with a bar for people who wait, and then what they wait for."""
-    parts = (body[at : at + _PART_BYTES] for at in range(0, len(body), _PART_BYTES))
     if not sys.stderr.isatty():
-        yield from parts
+        while parts:
+            yield parts.popleft()
         return
-    with click.progressbar(length=len(body), label=f"to {client.url}", file=sys.stderr) as bar:
-        for part in parts:
-            yield part
+    with click.progressbar(length=sum(map(len, parts)), label=f"to {client.url}", file=sys.stderr) as bar:
+        while parts:
+            yield (part := parts.popleft())
             bar.update(len(part))
     _progress("sent; its modules are imported there, and checked")
 

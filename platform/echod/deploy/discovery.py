@@ -20,7 +20,7 @@ import msgspec
 from echod.deploy.defaults import defaults_of
 from echod.deploy.importer import LIMIT_MS, Importer
 from echod.deploy.imports import Known, Sources
-from echod.deploy.snapshot import Snapshot, file_of, is_misnamed
+from echod.deploy.snapshot import Snapshot, file_of, is_misnamed, module_of
 from echod.errors import Refused
 from echod.scratch import Scratch, wipe
 from echofn.discovery_protocol import Described, Discover, Module, assembled
@@ -66,7 +66,9 @@ class Discovery:
         if snapshot.modules:
             async with self._importer() as importer:
                 manifest = await self._described(importer, root, snapshot, contents, defaults.policy)
-        return msgspec.structs.replace(manifest, errors=(*defaults.errors, *_misnamed(contents), *manifest.errors))
+        return msgspec.structs.replace(
+            manifest, errors=(*defaults.errors, *_misnamed(contents.keys()), *manifest.errors)
+        )
 
     async def reach(self, snapshot: Snapshot, paths: Set[str]) -> frozenset[str]:
         """These files of a folder and all that they import of it."""
@@ -215,10 +217,15 @@ def _code(module: str, sources: Sources) -> _Code:
     return module, sources.code(file_of(module))
 
 
-def _misnamed(contents: Iterable[str]) -> list[LoadError]:
+def _misnamed(contents: Set[str]) -> list[LoadError]:
     """One for each file that would be a module, and cannot be imported by its name."""
-    text = "expected a name that can be imported, got one with a dot in it; rename it, or name it in .echodignore"
-    return [LoadError("", path, text, kind="refused") for path in contents if is_misnamed(path)]
+    dotted = "expected a name that can be imported, got one with a dot in it; rename it, or name it in .echodignore"
+    found = {path: dotted for path in contents if is_misnamed(path)}
+    for path in contents:
+        inside = f"{path.removesuffix('.py')}/__init__.py"
+        if inside in contents and module_of(path) is not None:
+            found[path] = f"expected a name of its own, got that of {inside}, which an import finds; rename one of them"
+    return [LoadError("", path, text, kind="refused") for path, text in found.items()]
 
 
 _BROKEN_OFF = "expected an answer of the process that imports it, got none; see echod's log"

@@ -14,12 +14,37 @@ CACHES = frozenset({"__pycache__", "node_modules", "site-packages", "__pypackage
 ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")  # what a folder has that is an environment, whatever it is called
 LEFT_OUT = re.compile(r".*(\.py[co]|~|\.sw[op]|\.tmp|\.env)|#.*#|4913")  # compiled files, editors' own, settings
 
+SECRETS = """
+*.pem
+*.key
+*.p12
+*.pfx
+*.jks
+*.keystore
+*.kdbx
+id_rsa
+id_dsa
+id_ecdsa
+id_ed25519
+secrets.json
+secrets.toml
+secrets.yaml
+secrets.yml
+credentials.json
+service[-_]account*.json
+"""  # left out unless `.echodignore` takes one back in: a version is stored where many may read it
+
 Ignored = Callable[[str, bool], bool]
 
 
 def never_taken(name: str, is_folder: bool) -> bool:
     """Whether an entry of this name is left out whatever `.echodignore` says. (Dot-files are, before this.)"""
     return name in CACHES if is_folder else LEFT_OUT.fullmatch(name) is not None
+
+
+def is_settings(name: str) -> bool:
+    """Whether a file of this name is left out because it holds settings, secret ones most often."""
+    return name.startswith(".env") or name.endswith(".env")
 
 
 def ignored(text: str) -> Ignored:

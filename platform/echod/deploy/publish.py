@@ -18,7 +18,7 @@ from echod.bus import Bus
 from echod.bus.answers import Active
 from echod.deploy.checks import checked
 from echod.deploy.discovery import Discovery
-from echod.deploy.snapshot import Snapshot, snapshot_of
+from echod.deploy.snapshot import Snapshot, is_foreign, snapshot_of
 from echod.errors import Refused, UnknownVersion
 from echod.model.ids import VersionId
 from echod.policy.plan import Deployed, Plan, planned
@@ -202,7 +202,13 @@ async def _received(body: AsyncIterable[bytes]) -> Snapshot:
     unpacking = Unpacking()
     async for part in body:
         await asyncio.to_thread(unpacking.feed, part)
-    return await asyncio.to_thread(lambda: _snapshot_of(unpacking.archive()))
+    snapshot = await asyncio.to_thread(lambda: _snapshot_of(unpacking.archive()))
+    if foreign := [file.path for file in snapshot.archive.files if is_foreign(file.path)]:
+        said = (
+            f"nothing was switched: {foreign[0]}: expected no settings, dot-files or caches, got {len(foreign)} of them"
+        )
+        raise Refused(f"{said}; `echod deploy` leaves them out")
+    return snapshot
 
 
 def _snapshot_of(archive: Archive) -> Snapshot:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from echod.deploy.ignore import ENVIRONMENTS, FILE, Ignored, ignored, never_taken
+from echod.deploy.ignore import ENVIRONMENTS, FILE, SECRETS, ignored, is_settings, never_taken
 from echod.errors import Refused
 from echod.model.ids import VersionId
 from echod.registry.archive import (
@@ -36,6 +36,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     archive: Archive
     version: VersionId
     modules: tuple[str, ...]
+    withheld: tuple[str, ...] = ()  # paths that are no part of it because they look like secrets
 
     @property
     def contents(self) -> dict[str, bytes]:
@@ -66,7 +67,9 @@ def taken(folder: Path, *, state: Path | None = None) -> Snapshot:
     """
     if not folder.is_dir():
         raise Refused(f"the folder {folder} is gone")
-    return snapshot_of(package_of(folder), _files(folder, state.resolve() if state else None))
+    walk = _Walk(folder, state.resolve() if state else None)
+    snapshot = snapshot_of(package_of(folder), _files(folder, walk))
+    return msgspec.structs.replace(snapshot, withheld=tuple(walk.withheld))
 
 
 def snapshot_of(package: str, files: dict[str, bytes]) -> Snapshot:
@@ -98,13 +101,19 @@ def _may_be_module(path: str) -> bool:
     return not any(folder == "tests" or folder.startswith(("_", ".")) for folder in folders)
 
 
+def is_foreign(path: str) -> bool:
+    """Whether no folder that is packed by `taken` has a file at `path`: settings, dot-files, caches."""
+    *folders, name = path.split("/")
+    hidden = any(part.startswith(".") for part in (*folders, name))
+    return hidden or never_taken(name, False) or any(never_taken(each, True) for each in folders)
+
+
 def file_of(module: str) -> str:
     """The path of a module's file."""
     return module.replace(".", "/") + ".py"
 
 
-def _files(folder: Path, state: Path | None) -> dict[str, bytes]:
-    walk = _Walk(folder, state)
+def _files(folder: Path, walk: _Walk) -> dict[str, bytes]:
     walk.into(folder, folder.resolve(), "", frozenset())
     if (total := sum(walk.sizes.values())) > MAX_BYTES:
         largest = max(walk.sizes, key=lambda path: walk.sizes[path])
@@ -133,7 +142,9 @@ class _Walk:
         self.sizes: dict[str, int] = {}
         self._top = top.resolve()
         self._state = state
-        self._leave_out = _ignore_file(top)
+        self.withheld: list[str] = []
+        text = _ignore_file(top)
+        self._leave_out, self._withhold = ignored(text), ignored(SECRETS + text)
 
     def into(self, folder: Path, real: Path, prefix: str, above: frozenset[Path]) -> None:
         """Collect below `folder`, which really is `real`; `above`: the real folders around it, as it was reached."""
@@ -145,11 +156,9 @@ class _Walk:
             raise Refused(f"{prefix or folder}: {error.strerror or error}") from None
         above |= {real}
         for entry in entries:
-            if entry.name.startswith("."):
-                continue
             path, target = prefix + entry.name, real / entry.name
             is_folder = os.path.isdir(target)  # Path.is_dir raises where a link cannot be followed
-            if never_taken(entry.name, is_folder) or self._leave_out(path, is_folder):
+            if self._stays_out(entry.name, path, is_folder):
                 continue  # whatever a link of this name leads to
             if entry.is_symlink():
                 target = self._followed(target, path, above)
@@ -165,6 +174,14 @@ class _Walk:
                     self.into(target, target, f"{path}/", above)
             elif stat.S_ISREG(found.st_mode):
                 self.files[path], self.sizes[path] = target, found.st_size
+
+    def _stays_out(self, name: str, path: str, is_folder: bool) -> bool:
+        if self._leave_out(path, is_folder):
+            return True
+        if not is_folder and (is_settings(name) or self._withhold(path, False)):
+            self.withheld.append(path)
+            return True
+        return name.startswith(".") or never_taken(name, is_folder)
 
     def _followed(self, link: Path, path: str, above: frozenset[Path]) -> Path:
         """Where a link leads; refused when it leads out, nowhere, or to a folder around itself."""
@@ -190,8 +207,8 @@ def _check_name(path: str) -> None:
         raise Refused(f"{path[:200]!r}: expected a path of at most {limits}; name it in {FILE}, or move it")
 
 
-def _ignore_file(folder: Path) -> Ignored:
+def _ignore_file(folder: Path) -> str:
     try:
-        return ignored((folder / FILE).read_text(encoding="utf-8", errors="replace"))
+        return (folder / FILE).read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ignored("")
+        return ""

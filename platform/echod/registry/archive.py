@@ -91,6 +91,8 @@ class Unpacking:
             self._plain += self._inflate.decompress(part, room + 1)
         except zlib.error as error:
             raise _other(error) from None
+        if self._inflate.unused_data:
+            raise Refused("expected nothing after a packed folder's end, got more bytes; deploy it again")
         if len(self._plain) > MAX_BYTES + _OVERHEAD_BYTES:
             raise Refused(f"expected at most {MAX_BYTES // 1_000_000} MB of files, got more")
 

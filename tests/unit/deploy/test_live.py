@@ -536,3 +536,20 @@ async def test_a_deploy_that_is_given_up_once_its_switch_is_being_written_is_swi
     await asyncio.wait({deploying})
     assert deploying.cancelled()
     assert registry.names() == ["shop.pack"]
+
+
+@pytest.mark.parametrize("path", [".env", "a/prod.env", ".git/config", "a/__pycache__/b.txt", "x.pyc"])
+async def test_an_upload_of_what_no_deploy_packs_is_refused(publisher: Publisher, path: str) -> None:
+    with pytest.raises(Refused, match=f"^nothing was switched: {re.escape(path)}: expected no settings"):
+        await publisher.deployed(upload(path, "x"))
+
+
+async def test_a_module_beside_a_package_of_its_name_is_refused(live: Live, write: Write, registry: Registry) -> None:
+    write("a.py", function("f"))
+    write("a/__init__.py", "")
+    write("b.py", function("g"))
+    saved = await live.turn()
+    assert saved is not None
+    told = "expected a name of its own, got that of a/__init__.py, which an import finds; rename one of them"
+    assert ("a.py", told) in [(error.file, error.message) for error in saved.errors]
+    assert registry.names() == ["b.g"]

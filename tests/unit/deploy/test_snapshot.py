@@ -199,3 +199,16 @@ def test_a_file_name_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
     (Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.py"))).write_text("")
     with pytest.raises(Refused, match="UTF-8"):
         taken(folder)
+
+
+def test_what_looks_like_a_secret_is_withheld_and_named_unless_it_is_taken_in(tmp_path: Path) -> None:
+    names = ("id_rsa", "certs/server.pem", "certs/ca.pem", "secrets.json", "service-account-1.json", ".env", "prod.env")
+    kept = {"shop.py", "id_rsa.pub", "keys.py", "secrets.py", "x.key/data.txt"}
+    folder = folder_of(tmp_path, dict.fromkeys((*names, *kept, ".git/x", "a.pyc"), ""))
+    snapshot = taken(folder)
+    assert snapshot.contents.keys() == kept
+    assert sorted(snapshot.withheld) == sorted(names)
+    (folder / ".echodignore").write_text("!certs/ca.pem\n!.env\nid_rsa\n")
+    snapshot = taken(folder)
+    assert snapshot.contents.keys() == {*kept, "certs/ca.pem"}
+    assert sorted(snapshot.withheld) == sorted({*names} - {"certs/ca.pem", "id_rsa"})  # that one was asked for

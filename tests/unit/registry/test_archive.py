@@ -137,6 +137,16 @@ def test_parts_that_come_one_by_one_are_the_same_archive_and_refused_at_the_firs
         unpacking.feed(large[23_900_000:24_100_000])
 
 
+def test_bytes_after_an_archives_end_are_refused() -> None:
+    packed = b"".join(pieces_of(archived("functions", {"a.py": b"x = 1\n"})))
+    with pytest.raises(Refused, match="expected nothing after"):
+        decompressed(packed + b"x")
+    unpacking = Unpacking()
+    unpacking.feed(packed)
+    with pytest.raises(Refused, match="expected nothing after"):
+        unpacking.feed(b"x")
+
+
 @pytest.mark.parametrize("paths", [("a.py", "a.py"), ("a", "a/b.py"), ("x/y", "x/y/z/w.py")])
 def test_a_path_twice_or_as_file_and_folder_is_refused(paths: tuple[str, ...]) -> None:
     archive = Archive("functions", tuple(File(path, b"") for path in paths))
