@@ -108,7 +108,7 @@ class Importer:
         return answers
 
     @contextlib.contextmanager
-    def _noted(self, doing: str, answers: Sized, asked: int) -> Iterator[None]:
+    def _noted(self, doing: str, answers: Sized, asked: int) -> Generator[None]:
         """What it did not come to answer is unknown, and the log says why."""
         try:
             yield
