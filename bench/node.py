@@ -22,6 +22,7 @@ from echod.errors import BusAway
 from echod.model.ids import NodeId, branded
 
 READY_S = 30.0
+PATIENCE_S = 30.0  # of a call of the bench's own: a machine that is busy with other things must not end a measurement
 TOKEN = "bench-0123456789abcdef0123456789abcdef"  # of a node on loopback that lives as long as its bench
 
 
@@ -108,6 +109,7 @@ async def _connected(path: Path, process: subprocess.Popen[bytes], log: Path, po
             bus = await Bus.open(f"unix://{path}")
             active, _ = await bus.active()
             if _listens(port) and (active or not needs_version):
+                bus.link.patience_s = PATIENCE_S
                 await bus.join(NodeId(branded("NOD", os.getpid())))
                 return bus
             await bus.close()
