@@ -117,6 +117,23 @@ async def test_a_version_that_was_replaced_writes_nothing_back(bus: Bus, server:
     assert await bus.unrecur("f", "r", active.generation - 1) == "older"
 
 
+async def test_what_is_due_after_a_switch_waits_until_the_row_is_of_the_new_version(bus: Bus, server: Server) -> None:
+    await bus.put_version(VersionId("DEP00000000001"), [b""], b"")
+    first = await bus.activate(VersionId("DEP00000000001"))
+    await write(bus, generation=first.generation)
+    await bus.put_version(VersionId("DEP00000000002"), [b""], b"")
+    second = await bus.activate(VersionId("DEP00000000002"))
+    assert second.since_ms is not None
+    later = second.since_ms + 1
+    assert (await occur(bus, FIRST_MS, next_ms=later)).outcome == "minted"  # it was due by then
+    many = {"drop": "missed", "dropped": 3, "job": None}
+    assert (await bus.occur("f", "r", 1, later, next_ms=later + 3, **many)).outcome == "older"  # type: ignore[arg-type]
+    assert (await occur(bus, later)).outcome == "older"
+    assert await write(bus, generation=second.generation) == "same"
+    assert (await occur(bus, later)).outcome == "minted"
+    audit(server, "f")
+
+
 async def test_an_older_due_meets_the_same_answer_after_others_followed(bus: Bus) -> None:
     await write(bus)
     ids = [(await occur(bus, FIRST_MS + step * 1000)).id for step in range(5)]

@@ -437,6 +437,22 @@ async def test_a_pump_of_an_older_version_changes_nothing(node: Node, server: Se
     assert (await node.row()).rule == "40 * * * *"
 
 
+@pytest.mark.parametrize("triggers", [(), (CronTrigger("tick", "0 * * * *"),)], ids=["gone", "changed"])
+async def test_a_pump_that_slept_through_a_switch_mints_nothing_that_was_due_after_it(
+    node: Node, server: Server, triggers: tuple[Recurring, ...]
+) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("tick", "* * * * *", missed="all", cap=100)))
+    server.clock.set(ms("2026-06-01T12:02:30Z"))
+    await node.publish(function(*triggers))
+    server.clock.set(ms("2026-06-01T12:05:30Z"))
+    node.pump.heard(await node.bus.beat(pump=True))  # and the news of the switch is lost
+    for _ in range(3):
+        await node.pump.turn()
+    assert await node.dues() == [ms("2026-06-01T12:01:00Z"), ms("2026-06-01T12:02:00Z")]
+    assert [row.next_ms for row in await node.bus.recurrences()] == [ms("2026-06-01T13:00:00Z")] * len(triggers)
+
+
 async def test_deploying_the_same_rule_again_and_running_it_by_hand_move_nothing(node: Node, server: Server) -> None:
     server.clock.set(ms("2026-06-01T12:00:47Z"))
     tick = function(EveryTrigger("", 20_000))

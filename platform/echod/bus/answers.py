@@ -12,7 +12,7 @@ from echod.policy.recurring import Standing, restored
 from echofn.manifest import Recurring
 
 Blocked = Literal["empty", "paused", "capped", "full"]
-Outcome = Literal["minted", "already", "dropped", "stale", "unreadable"]
+Outcome = Literal["minted", "already", "dropped", "stale", "unreadable", "older"]
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from echod.model.ids import JobId
 from echod.model.job import NO_LANE
 
 CALL_OCCURRENCES = 64  # 3 to 4 ms of the server, in which it serves nobody else
-_OUTCOMES: dict[int, Outcome] = {1: "minted", 2: "already", 3: "dropped", 4: "stale", 5: "unreadable"}
+_OUTCOMES: dict[int, Outcome] = {1: "minted", 2: "already", 3: "dropped", 4: "stale", 5: "unreadable", 6: "older"}
 
 
 class _Batch:

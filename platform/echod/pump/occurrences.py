@@ -7,6 +7,7 @@ and however often. A rule that cannot be read or has no next instant is parked w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from itertools import pairwise
 
 import msgspec
@@ -26,6 +27,7 @@ _log = log.get("pump")
 _payload = msgspec.msgpack.Decoder().decode
 FULL_RETRY_MS = 1_000
 UNREADABLE = "its row cannot be read; deploy or register it again"  # as lua/include/recover.lua says
+OLDER_RETRY_MS = 1_000  # where the version that replaced it cannot be read, or its row not be written
 RETRY_MS = 100  # after an answer that we did not expect: no hot loop, whatever the bus holds
 
 
@@ -36,6 +38,7 @@ class Settled(msgspec.Struct, frozen=True):
     minted: int = 0
     missed: int = 0
     skipped: int = 0
+    is_older: bool = False  # it waits to be written for the version that is active
 
 
 class Occurrences:
@@ -85,17 +88,25 @@ class Occurrences:
         self, due: DueOccurrence, trigger: Recurring, plan: catchup.Plan, lane: str, now_ms: int
     ) -> Settled:
         instants = (*plan.mint, plan.next_ms)
-        if plan.drop and not await self._drop(due, plan.drop, instants[0]):
-            return Settled(RETRY_MS)
+        if plan.drop and (outcome := await self._drop(due, plan.drop, instants[0])) != "dropped":
+            return await self._older() if outcome == "older" else Settled(RETRY_MS)
         outcomes = await asyncio.gather(
             *(self._occur(due, trigger, instant_ms, next_ms, lane) for instant_ms, next_ms in pairwise(instants))
         )
         if "unreadable" in outcomes:
             return await self._park(due, UNREADABLE)
         minted, skipped = outcomes.count("minted"), outcomes.count("dropped")  # by its overlap
+        if "older" in outcomes:
+            return await self._older(minted, plan.drop, skipped)
         if "stale" in outcomes or not (plan.drop or plan.mint):
             return Settled(RETRY_MS, minted, plan.drop, skipped)
         return Settled(0 if plan.more else max(plan.next_ms - now_ms, 0), minted, plan.drop, skipped)
+
+    async def _older(self, minted: int = 0, missed: int = 0, skipped: int = 0) -> Settled:
+        """The news of a switch did not reach us: ask for it; its rules are written before anything more is settled."""
+        with contextlib.suppress(Refused):
+            await self._registry.refresh()
+        return Settled(OLDER_RETRY_MS, minted, missed, skipped, is_older=True)
 
     async def _occur(self, due: DueOccurrence, trigger: Recurring, instant_ms: int, next_ms: int, lane: str) -> Outcome:
         occurred = await self._bus.occur(
@@ -110,8 +121,8 @@ class Occurrences:
         )
         return occurred.outcome
 
-    async def _drop(self, due: DueOccurrence, count: int, next_ms: int) -> bool:
-        """The oldest `count` instants are missed. False: another pump was here first."""
+    async def _drop(self, due: DueOccurrence, count: int, next_ms: int) -> Outcome:
+        """The oldest `count` instants are missed; not "dropped": another pump was here first, or another version."""
         occurred = await self._bus.occur(
             due.queue,
             due.recurrence,
@@ -126,7 +137,7 @@ class Occurrences:
             await self._park(due, UNREADABLE)
         if occurred.outcome == "dropped":
             _log.warning("occurrence.missed", queue=due.queue, recurrence=due.recurrence, count=count)
-        return occurred.outcome == "dropped"
+        return occurred.outcome
 
     async def _park(self, due: DueOccurrence, error: str) -> Settled:
         _log.warning("recurrence.parked", queue=due.queue, recurrence=due.recurrence, error=error)

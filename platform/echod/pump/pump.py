@@ -45,6 +45,7 @@ class Pump:
         self._beat: TickAnswer | None = None  # the latest that no turn has seen yet
         self._unsent: set[str] = set()
         self._converged: tuple[str, int] | None = None  # version and generation
+        self._older: set[str] = set()  # queues with dues that wait for that
         self._converge_at_s = 0.0  # not before, after a full server refused it
         self._loop = Loop(self)
 
@@ -79,14 +80,14 @@ class Pump:
                 each()
 
     async def turn(self) -> Report:
-        """Tick what has come, settle what is due, converge where the version is new, sweep what was left."""
+        """Tick what has come, converge where the version is new, settle what is due, sweep what was left."""
         ticks = await self._ticks()
         try:
+            changed = await self._converge()
             settled = await self._settle(ticks)
         except BaseException:
             self._ask_again(ticks)
             raise
-        changed = await self._converge()
         swept = await self._sweep()
         did = {
             "changed": changed,
@@ -124,7 +125,8 @@ class Pump:
             return 0
         self._occurrences.forget()
         self._converged = (active.version, active.generation)
-        for queue in changed:  # the scripts tell of an earlier instant, but news can be lost
+        older, self._older = self._older, set()
+        for queue in {*changed, *older}:  # the scripts tell of an earlier instant, but news can be lost
             self._agenda.bring_forward(queue, self._now_s())
         return len(changed)
 
@@ -153,6 +155,8 @@ class Pump:
 
     async def _settle_one(self, due: DueOccurrence, now_ms: int) -> Settled:
         settled = await self._occurrences.settle(due, now_ms)
+        if settled.is_older:
+            self._older.add(due.queue)
         self._tick_in(due.queue, settled.next_in_ms)
         return settled
 

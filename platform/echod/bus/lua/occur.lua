@@ -1,7 +1,7 @@
 -- Settle occurrences, each once: mint its job (or drop it with a counted reason) and advance its recurrence to the next due.
--- KEYS    job: repeat repeat:
+-- KEYS    job: repeat repeat: global.active
 -- ARGV    occurrences
--- RETURNS [per occurrence: [1, id] minted | [2, id or ''] already, with the job of that due | [3] dropped, by the caller or by its overlap | [4] stale: ask tick again | [5] unreadable: its row is damaged]
+-- RETURNS [per occurrence: [1, id] minted | [2, id or ''] already, with the job of that due | [3] dropped, by the caller or by its overlap | [4] stale: ask tick again | [5] unreadable: its row is damaged | [6] older: of a version that another had replaced by then]
 -- ERRORS  MALFORMED an occurrence is not as below; none of them is settled
 -- INCLUDE time counters news ring bell close rows cancel overlap birth
 -- `occurrences` is msgpack, a hundred or so, in order: [recurrence, revision, due_ms, next_ms or false: nothing follows, id or
@@ -15,6 +15,15 @@ local function is_well_formed(one)
   return type(one) == 'table' and is_text(one[1]) and is_whole(one[2]) and is_whole(one[3])
     and (one[4] == false or is_whole(one[4])) and is_text(one[5], true) and is_text(one[6]) and is_text(one[7], true)
     and (one[8] == 'missed' or one[8] == 'skipped') and is_whole(one[9]) and is_whole(one[10])
+end
+
+-- What code has ends with the switch to another version, whoever has not heard of it: what is due later waits until the
+-- row was written for the new one. What was due by then has its outcome by the rule as it was.
+local active = redis.call('HMGET', g.active, 'generation', 'at')
+
+local function is_replaced(generation, due_ms, next_ms, is_drop)
+  if not (generation and active[1] and active[2] and tonumber(generation) < tonumber(active[1])) then return false end
+  return due_ms > tonumber(active[2]) or (is_drop and (not next_ms or next_ms > tonumber(active[2])))
 end
 
 local wanted = cmsgpack.unpack(occurrences)
@@ -44,7 +53,7 @@ end
 local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, drop, dropped, at_ms)
   local key = repeat_key(q, name)
   local rule = redis.call('HMGET', key, 'rev', 'next', 'payload', 'recent', 'paused', 'prio', 'last', 'gone', 'ov', 'jobs', 'err', 'missed',
-    'skipped')
+    'skipped', 'gen')
   if not rule[1] then return {4} end
   local recent, jobs, known = remembered(rule[4]), remembered(rule[10]), nil
   if not (recent and jobs and rule[3] and is_whole(tonumber(rule[12] or 0)) and is_whole(tonumber(rule[13] or 0))) then return {5} end
@@ -52,6 +61,7 @@ local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, 
     if tonumber(pair[1]) == due_ms then known = pair[2] end
   end
   if tonumber(rule[1]) ~= revision or tonumber(rule[2]) ~= due_ms or rule[5] or rule[8] then return known and {2, known} or {4} end
+  if is_replaced(rule[14], due_ms, next_ms, not id and dropped > 1) then return {6} end
   -- A rule that was changed from a `last` which moved on meanwhile asks again for what had its outcome: on, or that due would
   -- stay for ever.
   if known or due_ms <= (tonumber(rule[7]) or -1) then
