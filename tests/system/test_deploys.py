@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from echod.bus import Bus
 from nodes import ECHOD, TOKEN, Node, environment, until
 
 HOURLY = "@every('1h', name='hourly')\ndef tick():\n    pass\n"
@@ -185,6 +187,45 @@ def test_what_runs_ends_on_its_version_what_waits_runs_on_the_new_one_and_a_pin_
         assert [line["version"] for line in node.get(f"/jobs/{job}/logs")] == [version]
     ran = {each: [run["version"] for run in node.job(each)["history"]] for each in (running, waiting, pinned)}
     assert ran == {running: [first], waiting: [second], pinned: [first]}
+
+
+def test_its_workers_are_ready_before_a_version_is_switched_to_and_back(node: Node) -> None:
+    """An import that takes its time holds up no job: not at a deploy, nor at a rollback."""
+    versions: list[str] = []
+    for value in (1, 2):
+        node.save("m.py", "import time\ntime.sleep(0.3)\n" + code(value))
+        deploy(node)
+        assert node.call("m.f") == value
+        versions.append(node.get("/readyz")["version"])
+    assert node.cli("rollback").returncode == 0
+    assert node.call("m.f") == 1
+    said = node.said().splitlines()
+    first = versions[0]
+    events = [(line.split()[2], first in line) for line in said if "worker.ready" in line or "version.switched" in line]
+    assert events[-4:] == [
+        ("worker.ready", False), ("version.switched", False), ("worker.ready", True), ("version.switched", True),
+    ]  # fmt: skip
+
+
+def test_deployed_again_a_version_is_mended_where_the_bus_holds_it_damaged(node: Node) -> None:
+    deploy(node)
+    version = node.get("/readyz")["version"]
+
+    async def stored(damage: bytes | None = None) -> bytes:
+        bus = await Bus.open(f"unix://{node.state}/valkey.sock")
+        try:
+            key = bus.keys.piece(version, 0)
+            if damage is not None:
+                await bus.link.command("SET", key, damage)
+            return bytes(await bus.link.command("GET", key))
+        finally:
+            await bus.close()
+
+    whole = asyncio.run(stored())
+    asyncio.run(stored(b"garbage"))
+    deploy(node)
+    assert asyncio.run(stored()) == whole
+    assert node.get("/readyz")["version"] == version
 
 
 def ended(node: Node, job: str) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from echod.bus import Bus
 from echod.bus.exposed import open_port
-from nodes import TOKEN, Node, free_port, until
+from nodes import ECHOD, TOKEN, Node, environment, free_port, until
 from valkey import Server
 
 PLAIN = "from echofn import queue\n@queue\ndef f(): return 1\n"
@@ -114,3 +115,51 @@ def test_a_version_that_was_there_is_served_without_it(node: Node, port: int, tm
             worker.end()
         finally:
             worker.close()
+
+
+@contextlib.contextmanager
+def weak_worker(bus: str, state: Path) -> Iterator[None]:
+    """A worker node of its own, with fewer walls than a gateway's machine may have."""
+    command = [*ECHOD, "worker", "--bus", bus, "--state", str(state), "--sandbox", "minimal"]
+    worker = subprocess.Popen(
+        command, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        worker.terminate()
+        worker.wait(20)
+
+
+def test_what_a_worker_node_cannot_enforce_is_refused_where_it_is_deployed_and_shown_where_it_slipped_through(
+    node: Node, port: int, tmp_path: Path
+) -> None:
+    def said() -> str:
+        return " ".join(node.ask("GET", "/readyz")[1]["degraded"])
+
+    with listening(port):
+        bus = f"valkey://127.0.0.1:{port}"
+        node.start("gateway", "--bus", bus, folder=False, ready=False, ECHOD_TOKEN=TOKEN)
+        with weak_worker(bus, tmp_path / "weak"):
+            until(lambda: any("worker" in each["roles"] for each in node.get("/nodes")["nodes"]), 60)
+            for source, why in (
+                (REACHING.replace("PORT", str(port)), "reaches the bus"),
+                (
+                    "from echofn import queue\n@queue(processes=2)\ndef g(): return 2\n",
+                    "processes= at --sandbox minimal",
+                ),
+            ):
+                node.save("more.py", source)
+                refused = node.cli("deploy", str(node.folder))
+                assert refused.returncode == 2
+                assert why in " ".join(refused.stderr.split())
+                assert "more.py:2" in refused.stderr
+            assert node.get("/versions")["versions"] == []
+        assert node.cli("deploy", str(node.folder)).returncode == 0  # nobody there to say that it cannot
+        waiting = node.mint("more.g")
+        with weak_worker(bus, tmp_path / "weak"):
+            assert node.call("plain.f") == 1
+            until(lambda: "more.g is not served" in said(), 60)
+            told = [each["degraded"] for each in node.get("/nodes")["nodes"] if "worker" in each["roles"]]
+            assert ["more.py:2" in text for text in told[0]] == [True]
+            assert node.job(waiting)["state"] == "pending"

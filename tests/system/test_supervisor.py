@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from echod.errors import Refused
 from echod.model.job import NO_LANE
-from echod.supervisor import pool
+from echod.supervisor import crews, pool, supervisor
 from echod.supervisor import worker as workers
 from echofn import frames
 from echofn.manifest import Constant, Function
@@ -607,6 +608,77 @@ async def test_a_switch_under_load_loses_and_charges_nothing(make: Make) -> None
         seen = [result_of(job) for job in done]
         assert len(set(seen)) >= 3
         assert seen[-1] == "4"
+
+
+async def test_a_version_that_cannot_be_had_claims_nothing_and_says_so_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "RETRY_S", 0.01)
+    async with make(function("act"), source=_version("old"), cpus=1) as node:
+        folder, tries, is_whole = node.shelf.folder, 0, False
+
+        async def broken(version: Any) -> Path:
+            nonlocal tries
+            if version == rigs.VERSION or is_whole:
+                return await folder(version)
+            tries += 1
+            raise Refused("no room")
+
+        monkeypatch.setattr(node.shelf, "folder", broken)
+        running = await node.mint("act", {"s": 0.3})
+        await node.running_job("act", running)
+        node.shelf.activate(node.shelf.put("DEP00000000002", _version("new"), [function("act")]))
+        await node.until(lambda: node.supervisor.ails)
+        assert node.supervisor.ails == ("version DEP00000000002 is not run here: no room",)
+        waiting = await node.mint("act", {"s": 0})
+        assert result_of(await node.ended("act", running)) == "old"
+        await node.until(lambda: tries > 4)
+        is_whole = True
+        assert result_of(await node.ended("act", waiting)) == "new"
+        assert node.supervisor.ails == ()
+    assert capfd.readouterr().err.count("version.not_served") == 1
+
+
+async def test_a_bell_for_what_one_node_cannot_run_is_heard_by_one_that_can(server: Server, tmp_path: Path) -> None:
+    one = rigs.rig(server.address, tmp_path / "1", SOURCE, [function("spread")], cpus=1)
+    both = [function("act"), function("spread")]
+    async with one as first:
+        await first.until(lambda: first.supervisor.has_room())
+        job = await first.mint("act", {"do": "return", "value": 0})
+        await first.until(lambda: "jobs.act" in first.supervisor._passing)  # it came back: nobody else listens
+        two = rigs.rig(server.address, tmp_path / "2", SOURCE, both, cpus=1, node="NOD00000000002")
+        async with two:
+            await first.ended("act", job)
+            for _ in range(4):  # each node hears some of them first
+                await first.ended("act", await first.mint("act", {"do": "return", "value": 0}), within_s=5)
+
+
+async def test_workers_are_ready_before_the_switch_that_they_were_asked_for(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act = function("act", workers_min=1)
+    async with make(act, source=_version("old"), cpus=1) as node:
+        await node.ended("act", await node.mint("act", {"s": 0}))
+        new = node.shelf.put("DEP00000000002", "import time\ntime.sleep(0.2)\n" + _version("new"), [act])
+        call = await node.outside.warm(new.version)
+        await node.until(lambda: call in node.supervisor.warmth()[1])
+        assert (node.workers("act")["count"], node.workers("act")["cold_starts"]) == (2, 2)
+        assert result_of(await node.ended("act", await node.mint("act", {"s": 0}))) == "old"
+        node.shelf.activate(new)
+        await node.until(lambda: node.workers("act")["count"] == 1)
+        job = await node.ended("act", await node.mint("act", {"s": 0}))
+        assert (result_of(job), node.workers("act")["cold_starts"]) == ("new", 2)
+
+
+async def test_workers_that_no_switch_comes_for_are_let_go(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "WARM_S", 0.0)
+    act = function("act", workers_min=1)
+    async with make(act, source=_version("old"), cpus=1, idle_s=0.2) as node:
+        await node.ended("act", await node.mint("act", {"s": 0}))
+        call = await node.outside.warm(node.shelf.put("DEP00000000002", _version("new"), [act]).version)
+        await node.until(lambda: call in node.supervisor.warmth()[1] and node.workers("act")["cold_starts"] >= 2)
+        await node.until(lambda: node.supervisor.running() == (rigs.VERSION,))
+        assert node.workers("act")["count"] == 1
 
 
 async def test_a_pinned_job_runs_on_its_version(make: Make) -> None:

@@ -229,8 +229,17 @@ class LaneRow(msgspec.Struct, frozen=True):
     by_hand: tuple[str, ...] = ()  # what an operator set: weight, paused, concurrency, rate
 
 
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """What a node says of itself with each beat: what it cannot do as it should, a sentence each; and which
+    calls to make workers ready ahead of a switch it has heard, and which of them it has answered."""
+
+    ails: tuple[str, ...] = ()
+    warming: tuple[str, ...] = ()
+    warm: tuple[str, ...] = ()
+
+
 class NodeRow(msgspec.Struct, frozen=True):
-    """A node with a leased number. `info` is what it told at its join (msgpack)."""
+    """A node with a leased number. `info` is what it told at its join (msgpack), `told` with its last beat."""
 
     id: str
     number: int
@@ -238,6 +247,7 @@ class NodeRow(msgspec.Struct, frozen=True):
     joined_ms: int
     pump: bool
     info: bytes = b""
+    told: Told = Told()
 
 
 class MinutePoint(msgspec.Struct, frozen=True):

@@ -125,7 +125,8 @@ class Bus(Minting, Occurring, Working, Logs, Nodes, Operating, Bulk, Versions, T
     def on(self, kind: str, callback: Callback) -> Callable[[], None]:
         """Call back on news; the answer ends it.
 
-        switched(version, generation) · due(queue, in_ms) · cancel(queue, id) · queues(queue) · ended(id) · tokens()
+        switched(version, generation) · warm(version, call)
+        · due(queue, in_ms) · cancel(queue, id) · queues(queue) · ended(id) · tokens()
         · clock(now_ms, frozen) · connected() · lost() · hearing(), again after its connection was lost
         """
         self._listeners.setdefault(kind, []).append(callback)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from echod.bus.answers import Active, BeatAnswer, NodeRow, TickAnswer
+from echod.bus.answers import Active, BeatAnswer, NodeRow, TickAnswer, Told
 from echod.bus.clock import NODE_LEASE_MS, monotonic_ms
 from echod.bus.timing import Timing, roll
 from echod.errors import BusAway, LeaseGone
 from echod.model.ids import JobId, NodeId, VersionId
 
 BEAT_LIMIT = 500
+NOTHING = Told()
 
 
 class Nodes(Timing):
@@ -50,15 +51,16 @@ class Nodes(Timing):
         """The first of `count` snowflakes in a row, for a run's children. Raises LeaseGone past the lease."""
         return self.ids.reserve(count)
 
-    async def beat(self, *, pump: bool, running: Sequence[VersionId] = ()) -> BeatAnswer:
+    async def beat(self, *, pump: bool, running: Sequence[VersionId] = (), told: Told = NOTHING) -> BeatAnswer:
         """Renew the lease and hear the news; a pump's also ticks and trims every queue.
 
-        `running`: versions that this node has workers of; they stay stored. Raises LeaseGone before a join.
+        `running`: versions that this node has workers of; they stay stored. `told`: for whoever asks for `nodes`.
+        Raises LeaseGone before a join.
         """
         if self._node is None:
             raise LeaseGone("expected a node that joined; call join first")
         try:
-            return await self._beat(pump, running)
+            return await self._beat(pump, running, told)
         except BusAway:
             self.on_beat_failed()
             raise
@@ -67,9 +69,9 @@ class Nodes(Timing):
             self.ids.drop()
             node, _, info = self._node
             await self.join(node, info=info)
-            return await self._beat(pump, running)
+            return await self._beat(pump, running, told)
 
-    async def _beat(self, pump: bool, running: Sequence[VersionId]) -> BeatAnswer:
+    async def _beat(self, pump: bool, running: Sequence[VersionId], told: Told) -> BeatAnswer:
         assert self._node is not None
         node, number, _ = self._node
         sent_ms = monotonic_ms()
@@ -83,6 +85,7 @@ class Nodes(Timing):
             roll=roll(),
             expected_ms=self.steps.expected_ms() if pump else 0,
             running=msgspec.msgpack.encode(running),
+            told=msgspec.msgpack.encode(told),
         )
         self.clock.hear(now_ms, sent_ms)
         self.ids.lease(number, sent_ms)
@@ -127,5 +130,6 @@ def _active(version: bytes, generation: bytes, at_ms: bytes | None) -> Active:
 
 
 def _node(number: int, raw: bytes) -> NodeRow:
-    id, ends_ms, joined_ms, pump, info, *_ = _entry.decode(raw)
-    return NodeRow(id, number, int(ends_ms), int(joined_ms), bool(pump), base64.b64decode(info))
+    id, ends_ms, joined_ms, pump, info, *more = _entry.decode(raw)
+    told = msgspec.convert(more[1], Told) if len(more) > 1 else NOTHING
+    return NodeRow(id, number, int(ends_ms), int(joined_ms), bool(pump), base64.b64decode(info), told)

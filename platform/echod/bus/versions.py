@@ -53,6 +53,12 @@ class Versions(Core):
         generation, at_ms = await self.run("activate", version=version, errors=errors, call=call)
         return Active(version, generation, at_ms)
 
+    async def warm(self, version: VersionId) -> str:
+        """Ask the worker nodes to make workers of a stored version ready; the call that they name with their beats."""
+        call = secrets.token_hex(4)
+        await self.link.command("PUBLISH", self.keys.news, msgspec.msgpack.encode(("warm", version, call)))
+        return call
+
     async def active(self) -> tuple[Active | None, bytes]:
         """What is active, and the errors it was activated with."""
         version, generation, errors, at_ms = await self.link.command(

@@ -19,6 +19,7 @@ from echod.bus.answers import Active
 from echod.deploy.checks import checked
 from echod.deploy.discovery import Discovery
 from echod.deploy.snapshot import Snapshot, is_foreign, snapshot_of
+from echod.deploy.warming import warmed
 from echod.errors import Refused, UnknownVersion
 from echod.model.ids import VersionId
 from echod.policy.plan import Deployed, Plan, planned
@@ -48,7 +49,7 @@ class Publisher:
         `again`: try the modules that are known to hang, too.
         """
         root = await self._registry.materialise(snapshot.version, snapshot.archive)
-        return self._registry.admitted(checked(await self._discovery.describe(root, snapshot, again=again), before))
+        return await self._registry.judged(checked(await self._discovery.describe(root, snapshot, again=again), before))
 
     async def reach(self, snapshot: Snapshot, paths: Set[str]) -> frozenset[str]:
         """These files of a folder and all that they import of it."""
@@ -62,11 +63,23 @@ class Publisher:
         """Store the version and switch to it, with the errors that people shall see. Raises BusError."""
         now = self._registry.active if self._registry.unreadable is None else None  # it is behind the bus
         if now is not None and (now.version, now.manifest, now.errors) == (snapshot.version, manifest, tuple(errors)):
+            await self._mend(snapshot, _encode(manifest))
             return Active(now.version, now.generation)
+        return await self._switch(snapshot.version, await self._store(snapshot, manifest), errors)
+
+    async def _store(self, snapshot: Snapshot, manifest: Manifest) -> bytes:
+        """Store the version on the bus, and give its description as it is there."""
         described = _encode(manifest)
         pieces = await asyncio.to_thread(pieces_of, snapshot.archive)
         await self._bus.put_version(snapshot.version, pieces, described)
-        return await self._switch(snapshot.version, described, errors)
+        return described
+
+    async def _mend(self, snapshot: Snapshot, described: bytes) -> None:
+        """Store the active version again where the bus does not hold what it was given."""
+        pieces = await asyncio.to_thread(pieces_of, snapshot.archive)
+        if await self._bus.get_version(snapshot.version) != (pieces, described):
+            await self._bus.put_version(snapshot.version, pieces, described)
+            _log.warning("version.mended", version=snapshot.version)
 
     async def deployed(self, body: AsyncIterable[bytes], *, only_plan: bool = False) -> Deployed:
         """Take a packed folder from outside, and switch to it whole or not at all; or say only what that would change.
@@ -84,7 +97,10 @@ class Publisher:
                     raise _broken(manifest)
                 if only_plan:
                     return _deployed(snapshot.version, None, manifest, await self._judged(manifest))
-                async with self._switches:
+                await self._judged(manifest)
+                await self._store(snapshot, manifest)
+                await warmed(self._bus, snapshot.version)
+                async with self._switches:  # where no import and no worker is waited for
                     plan = await self._judged(manifest)
                     active = await _whole(self.publish(snapshot, manifest))
             finally:  # a plan, a refusal and a caller who went away leave nothing on disk
@@ -106,12 +122,16 @@ class Publisher:
         manifest = await self._registry.manifest(version)
         if manifest is None:
             raise UnknownVersion(version)
-        if manifest.errors:  # what this node must not serve among them
+        manifest = await self._registry.judged(manifest)
+        if manifest.errors:  # what a node must not serve among them
             raise _broken(manifest)
         await self._registry.folder(version)
         described = await self._bus.get_manifest(version)
         if described is None:
             raise UnknownVersion(version)
+        if not only_plan:
+            await self._check_schedules(manifest)
+            await warmed(self._bus, version)
         async with self._switches:
             await self._check_schedules(manifest)
             plan = await self._planned(manifest)

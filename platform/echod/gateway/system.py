@@ -31,6 +31,7 @@ async def readyz(desk: Desk, request: Request) -> Response:
         if server["role"] != "master":
             reasons.append("bus: expected a server that takes writes, got a replica; wait, or mend --bus")
         ails = diagnosis.ails(msgspec.convert(server, diagnosis.Vitals))
+        ails += [f"node {row.id}: {ail}" for row in await desk.bus.nodes() for ail in row.told.ails]
     except BusError as error:
         reasons.append(f"bus: {error}")
     active, unreadable = desk.registry.active, desk.registry.unreadable

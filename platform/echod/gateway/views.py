@@ -304,4 +304,5 @@ def node_view(row: NodeRow) -> View:
         "seen": instant(row.lease_ends_ms - NODE_LEASE_MS),
         "joined": instant(row.joined_ms),
         "pump": row.pump,
+        "degraded": list(row.told.ails),
     }

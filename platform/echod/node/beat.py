@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from echod.bus import Bus
-from echod.bus.answers import BeatAnswer
+from echod.bus.answers import BeatAnswer, Told
 from echod.model.ids import VersionId
 from echod.registry.duty import LONGEST_SLEEP_S, Loop, Report
 
@@ -27,15 +27,17 @@ class Beat:
         pump: bool,
         hear: Sequence[Callable[[BeatAnswer], object]],
         running: Callable[[], Sequence[VersionId]] = tuple,
+        told: Callable[[], Told] = Told,
     ) -> None:
         self._bus = bus
         self._pump = pump
         self._hear = hear
         self._running = running
+        self._told = told
         self._loop = Loop(self)
 
     def wake(self) -> None:
-        """Beat at once: what this node needs has grown, and the bus keeps what it was told of."""
+        """Beat at once: what this node needs has grown, and the bus keeps what it was told of; or it has news."""
         self._loop.wake()
 
     async def run(self) -> None:
@@ -49,7 +51,7 @@ class Beat:
 
     async def turn(self) -> Report:
         """One beat."""
-        answer = await self._bus.beat(pump=self._pump, running=self._running())
+        answer = await self._bus.beat(pump=self._pump, running=self._running(), told=self._told())
         for hear in self._hear:
             hear(answer)
         return Report(sleep_s=LONGEST_SLEEP_S)

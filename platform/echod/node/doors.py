@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from echod.config import Config, Level, Sandbox, is_loopback
 from echod.errors import Refused
+from echod.registry.peers import About
 from echofn.manifest import Function, Policy
 from echofn.walls import trial
 
 _SHORTEST_TOKEN = 16  # characters
-UNENFORCED: Mapping[Level, tuple[str, ...]] = {  # options by the level that has no wall for them: docs/sandbox.md
+UNENFORCED: Mapping[str, tuple[str, ...]] = {  # options by the level that has no wall for them: docs/sandbox.md
     "minimal": ("network", "processes"),
     "off": ("network", "processes", "memory_bytes", "tmp_bytes"),
 }
@@ -71,6 +72,12 @@ def refuse_open_door(config: Config, verb: str, *, has_tokens: bool = False) -> 
     )
 
 
+def bar(function: Function, about: About) -> str | None:
+    """Why a node must not serve a function. `dev` takes the walls there are, and has said what is missing."""
+    why = reaches_bus(function, about.open_port)
+    return why or (None if about.verb == "dev" else unenforced(function, about.sandbox))
+
+
 def reaches_bus(function: Function, port: int | None) -> str | None:
     """Why a function must not be served: it can connect to `port`, where the bus asks nobody for a password."""
     network = function.policy.network
@@ -84,7 +91,7 @@ def reaches_bus(function: Function, port: int | None) -> str | None:
     )
 
 
-def unenforced(function: Function, level: Level) -> str | None:
+def unenforced(function: Function, level: str) -> str | None:
     """Why a function must not be served at `level`: an option of its own asks for a wall that is not there.
 
     What nobody said is no reason: whoever asked for such a level knows that it lacks walls. Nor is network=True, which

@@ -12,7 +12,6 @@ import importlib
 import os
 import signal
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,15 +29,15 @@ from echod.deploy.publish import Publisher
 from echod.deploy.snapshot import served_folder
 from echod.errors import BusAway, BusUnfit, Refused
 from echod.node import terminal
-from echod.node.doors import Walls, chosen, needs_token, reaches_bus, refuse_open_door, unenforced, wanted
+from echod.node.doors import Walls, bar, chosen, needs_token, refuse_open_door, wanted
 from echod.node.dotenv import loaded
 from echod.node.embedded import Embedded, find_binary
 from echod.node.lock import StateLock
 from echod.node.parts import Parts
 from echod.node.standby import Standby
 from echod.policy import diagnosis
+from echod.registry.peers import About
 from echod.registry.registry import Registry
-from echofn.manifest import Function
 
 if TYPE_CHECKING:
     from echod.node.roles import Roles
@@ -123,7 +122,8 @@ class Node:
         bus = await self._open(address, standby)
         down.push_async_callback(bus.close)
         port = await open_port(bus, address) if "worker" in self._names else None
-        registry = Registry(bus, self._config.state, admit=partial(self._bar, port=port))
+        about = About(self._verb, tuple(sorted(self._names)), sandbox=self._walls.level, open_port=port)
+        registry = Registry(bus, self._config.state, own=about if "worker" in self._names else None, judge=bar)
         down.callback(registry.close)
         publisher = Publisher(bus, registry, discovery)
         live = Live(self._folder, publisher, self._config.state) if self._folder is not None else None
@@ -131,7 +131,7 @@ class Node:
         if first is not None:
             down.callback(first.cancel)
         parts = Parts(
-            bus, address, registry, publisher, self._config, self._verb, self._names, self._folder, self._walls
+            bus, address, registry, publisher, self._config, self._verb, self._names, self._folder, self._walls, port
         )
         roles: Roles = (await importing).Roles(parts, standby, quit=self._signalled)
         if self._embedded is not None:
@@ -143,11 +143,6 @@ class Node:
         if live is not None and self._verb == "dev":
             roles.watch(live, down)
         return roles
-
-    def _bar(self, function: Function, *, port: int | None) -> str | None:
-        """Why this node must not serve a function. `dev` takes the walls there are, and has said what is missing."""
-        takes_any = self._verb == "dev"
-        return reaches_bus(function, port) or (None if takes_any else unenforced(function, self._walls.level))
 
     async def _address(self, down: AsyncExitStack) -> str:
         """The bus to use: the one given, or our own on a state folder that is ours alone."""

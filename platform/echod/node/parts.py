@@ -24,3 +24,4 @@ class Parts(NamedTuple):
     names: frozenset[str]  # of roles
     folder: Path | None  # None: the bus's active version is served
     walls: Walls
+    open_port: int | None  # where functions that may reach it find the bus without a password

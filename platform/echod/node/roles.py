@@ -18,9 +18,10 @@ from typing import cast
 import msgspec
 
 from echod import log
-from echod.bus.answers import BeatAnswer
+from echod.bus.answers import BeatAnswer, Told
 from echod.config import Config
 from echod.deploy.live import Live, Saved
+from echod.deploy.publish import place_of
 from echod.errors import BusError, BusUnfit, Refused
 from echod.gateway.app import create_app
 from echod.gateway.server import Server
@@ -32,6 +33,7 @@ from echod.node.console import Console
 from echod.node.parts import Parts
 from echod.node.standby import Standby
 from echod.pump.pump import Pump
+from echod.registry.registry import UNSERVED
 from echod.supervisor.supervisor import Supervisor
 
 _log = log.get("node")
@@ -39,6 +41,7 @@ _log = log.get("node")
 DRAIN_DEV_S = 3.0  # who presses ctrl-c wants the prompt back; what is cut off is released, uncharged
 DRAIN_S = 25.0  # within the 30 s that systemd and Kubernetes leave
 JOIN_S = 1.0
+MOST_AILS, AIL_CHARS = 20, 500  # told of one node
 
 
 class Roles:
@@ -93,8 +96,11 @@ class Roles:
             self.keep("pump", pump.run())
         if self._supervisor is not None:
             parts.registry.running = self._supervisor.running
-        beat = Beat(parts.bus, pump="pump" in parts.names, hear=hear, running=parts.registry.needed)
+        beat = Beat(parts.bus, pump="pump" in parts.names, hear=hear, running=parts.registry.needed, told=self._tell)
         parts.registry.on_use = beat.wake
+        if self._supervisor is not None:
+            parts.registry.on_change(beat.wake)
+            self._supervisor.on_told = beat.wake
         self.keep("beat", beat.run())
         _log.info("node.started", node=self._node, verb=parts.verb)
         active = parts.registry.active
@@ -168,8 +174,19 @@ class Roles:
             "pid": os.getpid(),
             "sandbox": parts.walls.level,
             "folder": str(parts.folder) if parts.folder else None,
+            "open_port": parts.open_port,
         }
         return msgspec.msgpack.encode(about)
+
+    def _tell(self) -> Told:
+        """What the other nodes hear of this one with each beat."""
+        if self._supervisor is None:
+            return Told()
+        registry = self._parts.registry
+        ails = [*self._supervisor.ails, *([registry.unreadable] if registry.unreadable else ())]
+        errors = registry.active.errors if registry.active else ()
+        ails += [place_of(error) for error in errors if error.kind == UNSERVED]
+        return Told(tuple(ail[:AIL_CHARS] for ail in ails[:MOST_AILS]), *self._supervisor.warmth())
 
     async def _leave(self) -> None:
         with contextlib.suppress(BusError):

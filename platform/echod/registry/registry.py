@@ -1,7 +1,7 @@
 """What is being served: the active version and its functions, kept in step with the bus.
 
 Owns the picture of the active version in this process, and the folders of versions on disk. What this node must not
-serve is not in that picture: `admit` says why, and the reason stands among the errors. It learns of a switch from
+serve is not in that picture: `judge` says why, and the reason stands among the errors. It learns of a switch from
 the bus's news, and from the beat when the news was lost: `seen` is told what each beat answered. It never writes to the
 bus; publishing is deploy's.
 
@@ -24,8 +24,9 @@ from echod.bus import Bus
 from echod.bus.answers import Active
 from echod.errors import BusError, Refused, UnknownFunction
 from echod.model.ids import VersionId
-from echod.registry import folders
+from echod.registry import folders, peers
 from echod.registry.archive import Archive, opened
+from echod.registry.peers import About
 from echofn.manifest import Function, LoadError, Manifest
 
 _log = log.get("registry")
@@ -44,7 +45,7 @@ class Said(msgspec.Struct, frozen=True, array_like=True):
 
 
 _said_of = msgspec.msgpack.Decoder(Said).decode
-Admit = Callable[[Function], str | None]  # why this node must not serve a function; None: it may
+Judge = Callable[[Function, About], str | None]  # why such a node must not serve a function; None: it may
 
 
 class ActiveVersion(msgspec.Struct, frozen=True):
@@ -60,12 +61,12 @@ class ActiveVersion(msgspec.Struct, frozen=True):
 class Registry:
     """Functions by name, folders by version."""
 
-    def __init__(self, bus: Bus, state: Path, *, admit: Admit = lambda _: None) -> None:
+    def __init__(self, bus: Bus, state: Path, *, own: About | None = None, judge: Judge | None = None) -> None:
         self.active: ActiveVersion | None = None
         self.unreadable: str | None = (
             None  # why the bus's active version is not `active`; None: it is, or none is known
         )
-        self._admit = admit
+        self._own, self._judge = own, judge
         self._bus = bus
         self._versions = state.absolute() / "versions"
         self._functions: dict[str, Function] = {}
@@ -179,16 +180,27 @@ class Registry:
 
     def admitted(self, manifest: Manifest) -> Manifest:
         """`manifest` without the functions that this node must not serve; its errors say why."""
-        kept: list[Function] = []
-        errors = list(manifest.errors)
-        for function in manifest.functions:
-            if (why := self._admit(function)) is None:
-                kept.append(function)
-            else:
-                errors.append(LoadError(function.module, function.file, why, function.line, kind=UNSERVED))
-        if len(errors) == len(manifest.errors):
-            return manifest
-        return msgspec.structs.replace(manifest, functions=tuple(kept), errors=tuple(errors))
+        return _without(manifest, self._bar)
+
+    async def judged(self, manifest: Manifest) -> Manifest:
+        """`manifest` without the functions that this node, or a worker node that is alive, must not serve.
+
+        For what is to be switched to. Its errors say why. Raises BusError.
+        """
+        others = await peers.workers(self._bus)
+
+        def why_not(function: Function) -> str | None:
+            if (why := self._bar(function)) is not None:
+                return why
+            for each in others if self._judge else ():
+                if self._judge and (why := self._judge(function, each.about)) is not None:
+                    return f"{why} (node {each.row.id} on {each.about.host})"
+            return None
+
+        return _without(manifest, why_not)
+
+    def _bar(self, function: Function) -> str | None:
+        return self._judge(function, self._own) if self._judge and self._own else None
 
     async def folder(self, version: VersionId) -> Path:
         """The folder that holds the package of `version`, on this machine's disk.
@@ -265,6 +277,20 @@ class Registry:
 
 
 T = TypeVar("T")
+
+
+def _without(manifest: Manifest, why_not: Callable[[Function], str | None]) -> Manifest:
+    """`manifest` without the functions that there is something against; its errors say what."""
+    kept: list[Function] = []
+    errors = list(manifest.errors)
+    for function in manifest.functions:
+        if (why := why_not(function)) is None:
+            kept.append(function)
+        else:
+            errors.append(LoadError(function.module, function.file, why, function.line, kind=UNSERVED))
+    if len(errors) == len(manifest.errors):
+        return manifest
+    return msgspec.structs.replace(manifest, functions=tuple(kept), errors=tuple(errors))
 
 
 def _decoded(raw: bytes, version: VersionId, decode: Callable[[bytes], T]) -> T:

@@ -1,7 +1,8 @@
 """The pools of one queue, by version: the active one, those that jobs are pinned to, and old ones that drain.
 
-A switch makes the new version's workers ready first; those of the old one begin nothing more from then on, and what
-they had not begun goes back, so that the next claim runs on the new code.
+From a switch on the old version's workers begin nothing more, and what they had not begun goes back, so that the next
+claim runs on the new code. So that this claim finds workers, they are made ready before the switch, where the deployer
+asks for it (decision 0040), and let go again where no switch comes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from echod.model.ids import VersionId
 from echod.policy import slots
 from echod.supervisor.events import PoolEvents
 from echod.supervisor.hiring import Hiring
-from echod.supervisor.leases import Lease
+from echod.supervisor.leases import Lease, instant
+from echod.supervisor.life import Phase
 from echod.supervisor.means import Active, Means
 from echod.supervisor.pool import Pool
 from echofn.manifest import Function
 
+WARM_S = 60.0  # for which workers wait for a switch to their version
 SUCCEED_WITHIN_S = 10.0  # after which old workers go, whether the new ones are ready or not
 
 
@@ -29,6 +32,7 @@ class Crews:
         self._loop = asyncio.get_running_loop()
         self._pools: dict[VersionId, Pool] = {}
         self._leaving: set[Pool] = set()
+        self._warm: dict[VersionId, float] = {}  # versions not switched to yet, and until when they are kept ready
         self._timers: set[asyncio.TimerHandle] = set()
 
     @property
@@ -50,6 +54,7 @@ class Crews:
         pool = await self._opened(active.version, active.generation, function, active.manifest.package)
         pool.serving = True
         self._leaving.discard(pool)
+        self._warm.pop(active.version, None)
         self.active = pool
         busy = len(before.alive) if before is not None and before is not pool else 0
         pool.staff(max(function.policy.workers_min, busy))
@@ -57,6 +62,22 @@ class Crews:
             self._leaving.add(before)
             self._timers.add(self._loop.call_later(SUCCEED_WITHIN_S, self._let_go))
             self.succeed()
+
+    async def warm(self, version: VersionId, function: Function, package: str) -> None:
+        """Make as many workers of a version ready as the active one has. Raises Refused or BusError, as `switch`."""
+        if self.active is None or self.active.version == version or not self.active.alive:
+            return
+        generation = self._means.registry.active.generation if self._means.registry.active else 0
+        pool = await self._opened(version, generation, function, package)
+        pool.serving = True
+        self._leaving.discard(pool)
+        self._warm[version] = instant() + WARM_S
+        pool.staff(max(function.policy.workers_min, len(self.active.alive)))
+
+    def is_warming(self, version: VersionId) -> bool:
+        """Whether workers of this version are on their way."""
+        pool = self._pools.get(version)
+        return pool is not None and any(worker.life.phase is Phase.STARTING for worker in pool.workers)
 
     def succeed(self) -> None:
         """Let the old version's workers go as soon as the new one has any, or needs none."""
@@ -113,10 +134,13 @@ class Crews:
             self.active.staff(self.active.function.policy.workers_min)
 
     def housekeep(self, now: float) -> None:
-        """Let idle workers go, forget pools that are done."""
+        """Let idle workers go, and those that waited for a switch in vain; forget pools that are done."""
+        for version in [version for version, until in self._warm.items() if until < now]:
+            del self._warm[version]
+            self._pools[version].retire()
         for version, pool in list(self._pools.items()):
             pool.reap(now)
-            if pool is not self.active and pool.is_empty:
+            if pool is not self.active and pool.is_empty and version not in self._warm:
                 self._past_starts += pool.cold_starts
                 del self._pools[version]
         self.keep_minimum()

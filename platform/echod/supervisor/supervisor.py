@@ -28,13 +28,15 @@ from echod.supervisor.fanout import Fanout
 from echod.supervisor.feed import Feed
 from echod.supervisor.leases import instant
 from echod.supervisor.means import Active, Means, Versions
+from echod.supervisor.warming import Warming
 
 _log = log.get("supervisor")
 
 HOUSEKEEP_S = 5.0
 IDLE_S = 60.0
-RETRY_S = 1.0
+RETRY_S, RETRY_CAP_S = 1.0, 5.0  # until the next try to have a version that could not be had
 HAND_ON_S = 0.05  # from one hand-on of a queue to the next
+BEAT_S = 20.0
 LOOK_S = 0.02  # while going down
 RELEASE_WITHIN_S = 5.0
 
@@ -55,6 +57,8 @@ class Supervisor:
         idle_s: float = IDLE_S,
     ) -> None:
         self.room = asyncio.Event()  # set while has_room()
+        self.ails: tuple[str, ...] = ()  # why the active version is not run here, or not whole
+        self.on_told: Callable[[], None] = lambda: None  # called when `ails` or `warmth()` changed
         self._bus, self._registry = bus, registry
         self._loop = asyncio.get_running_loop()
         self._base = Base(self._base_changed)
@@ -76,11 +80,15 @@ class Supervisor:
             spawn=self._spawn,
         )
         self._feeds: dict[str, Feed] = {}
+        self._warming = Warming(registry, self._feeds, lambda: self.on_told())
         self._handed_on: dict[str, float] = {}  # when we last passed on a bell that we had no hands for
+        self._passing: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._stopping = asyncio.Event()
         self._switched = asyncio.Event()
+        self._misses = 0  # tries in a row to serve the active version
+        self._retry: asyncio.TimerHandle | None = None
         self._is_draining = False
 
     # ---- the node's side ----------------------------------------------------------------------------------------
@@ -94,6 +102,7 @@ class Supervisor:
         forget = [
             self._registry.on_change(self._switched.set),
             self._bus.on("cancel", self._heard_cancel),
+            self._bus.on("warm", self._heard_warm),
             self._bus.on("connected", self._look_everywhere),
         ]
         self._switched.set()
@@ -117,6 +126,8 @@ class Supervisor:
             self._base.close()
             for task in (stopping, *duties[1:]):
                 task.cancel()
+            for timer in (*self._passing.values(), *([self._retry] if self._retry else ())):
+                timer.cancel()
             await asyncio.gather(stopping, *duties, return_exceptions=True)
             await asyncio.gather(*(feed.shut() for feed in self._feeds.values()))
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -131,9 +142,8 @@ class Supervisor:
         """The bell rang for this queue. One that this node cannot serve now is handed on."""
         feed = self._feeds.get(queue)
         if feed is None or feed.closed:
-            if self._is_draining:
-                self._spawn(self._hand_on(queue))
-            return  # else it waits for a version that has it: a switch looks into every queue
+            self._pass_on(queue)
+            return
         feed.offer()
         if feed.is_full:
             # At once, or a node with free hands waits for us; but where all are full it must not go round and round.
@@ -175,6 +185,10 @@ class Supervisor:
         pools = [pool for feed in self._feeds.values() for pool in feed.crews.pools]
         return tuple(sorted({pool.version for pool in pools if pool.serving or not pool.is_empty}))
 
+    def warmth(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The calls to make workers ready that are under way, and the last ones that were answered."""
+        return self._warming.told
+
     def status(self) -> dict[str, object]:
         """What pages show of this node's workers."""
         return {
@@ -206,13 +220,39 @@ class Supervisor:
             for name, feed in self._feeds.items():
                 if name not in names:
                     feed.close()
-            done = await asyncio.gather(*(self._serve(name, active) for name in sorted(names)))
+            try:
+                if names:
+                    await self._registry.folder(active.version)  # once for all: without it none of them can run
+            except (BusError, Refused) as error:
+                for feed in self._feeds.values():
+                    feed.close()
+                failed = {str(error)}
+            else:
+                failed = {
+                    error for error in await asyncio.gather(*(self._serve(n, active) for n in sorted(names))) if error
+                }
             self._update_room()
-            if not all(done):
-                self._loop.call_later(RETRY_S, self._switched.set)
+            self._served(active, failed)
 
-    async def _serve(self, name: str, active: Active) -> bool:
-        """Have a function's feed serve the active version. False: try again later."""
+    def _served(self, active: Active, failed: set[str]) -> None:
+        """Say what became of a switch here, once for as long as it stays so; try again where it failed."""
+        if self._retry is not None:
+            self._retry.cancel()
+        self._misses = self._misses + 1 if failed else 0
+        if failed:
+            self._retry = self._loop.call_later(min(RETRY_S * self._misses, RETRY_CAP_S), self._switched.set)
+        ails = tuple(f"version {active.version} is not run here: {error}" for error in sorted(failed))
+        if ails == self.ails:
+            return
+        for error in sorted(failed):
+            _log.error("version.not_served", version=active.version, error=error)
+        if not failed:
+            _log.info("version.served", version=active.version)
+        self.ails = ails
+        self.on_told()
+
+    async def _serve(self, name: str, active: Active) -> str | None:
+        """Have a function's feed serve the active version. Why it cannot: then it claims nothing until it can."""
         function = next(each for each in active.manifest.functions if each.name == name)
         feed = self._feeds.get(name)
         if feed is None:
@@ -221,13 +261,13 @@ class Supervisor:
         try:
             await feed.serve(active, function)
         except (BusError, Refused) as error:
-            _log.warning("function.not_served", function=name, version=active.version, error=str(error))
-            return False
+            feed.close()  # it would go on with the version before
+            return str(error)
         if self._is_draining:
             feed.close()
         elif was_closed:
             feed.offer()  # what was rung before we listened
-        return True
+        return None
 
     async def _housekeep(self) -> None:
         """Idle workers go, and feeds of functions that are no more."""
@@ -240,6 +280,22 @@ class Supervisor:
                     del self._feeds[name]
                     self._handed_on.pop(name, None)
                     await feed.shut()
+
+    def _pass_on(self, queue: str) -> None:
+        """A bell for what is not served here: another node may have its function. What comes back at once nobody else
+        heard, and must not go round and round."""
+        now = self._loop.time()
+        is_back = now - self._handed_on.get(queue, -HAND_ON_S) < HAND_ON_S
+        self._handed_on[queue] = now
+        if self._is_draining or not is_back:
+            self._spawn(self._hand_on(queue))
+        elif queue not in self._passing:
+            self._passing[queue] = self._loop.call_later(BEAT_S, self._pass_on_later, queue)
+
+    def _pass_on_later(self, queue: str) -> None:
+        del self._passing[queue]
+        self._handed_on[queue] = self._loop.time()
+        self._spawn(self._hand_on(queue))
 
     async def _hand_on(self, queue: str) -> None:
         try:
@@ -271,6 +327,10 @@ class Supervisor:
         feed = self._feeds.get(queue)
         if feed is not None:
             feed.cancel(JobId(job))
+
+    def _heard_warm(self, version: str, call: str) -> None:
+        if not self._is_draining:
+            self._spawn(self._warming.make(VersionId(version), call))
 
     def _look_everywhere(self, *_: object) -> None:
         """The connection is back: bells may have rung meanwhile."""

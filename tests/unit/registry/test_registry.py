@@ -18,6 +18,7 @@ from echod.model.ids import VersionId
 from echod.registry import folders
 from echod.registry import registry as registries
 from echod.registry.archive import Archive, archived, pieces_of, version_of
+from echod.registry.peers import About
 from echod.registry.registry import Registry, Said
 from echofn.manifest import Function, LoadError, Manifest, Policy, QueueTrigger
 
@@ -150,7 +151,9 @@ async def test_what_cannot_be_read_leaves_the_last_picture_standing(bus: Bus, re
 
 
 async def test_what_this_node_must_not_serve_is_left_out_at_a_switch_and_told(bus: Bus, tmp_path: Path) -> None:
-    registry = Registry(bus, tmp_path / "state", admit=lambda function: "not here" if "bad" in function.name else None)
+    registry = Registry(
+        bus, tmp_path / "state", own=About(), judge=lambda function, _: "not here" if "bad" in function.name else None
+    )
     version = await stored(bus, ONE, "shop.bad", "shop.pack")
     await bus.activate(version)
     await registry.refresh()

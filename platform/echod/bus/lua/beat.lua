@@ -1,6 +1,6 @@
 -- A node's beat: renew its number, ring again for queues whose news died, and, for a pump, tick and trim all queues.
 -- KEYS    out global.nodes global.queues global.active global.wake
--- ARGV    node number lease_ms pump limit roll expected_ms running
+-- ARGV    node number lease_ms pump limit roll expected_ms running told
 -- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms, names on the bell]
 -- ERRORS  LEASE the node number is another's now
 -- FLAGS   allow-oom
@@ -11,7 +11,7 @@
 local mine = redis.call('HGET', g.nodes, number)
 mine = mine and cmsgpack.unpack(mine)
 if not mine or mine[1] ~= node then return redis.error_reply('LEASE node number ' .. number .. ' is not held by ' .. node) end
-mine[2], mine[4], mine[6] = now + tonumber(lease_ms), tonumber(pump), cmsgpack.unpack(running)
+mine[2], mine[4], mine[6], mine[7] = now + tonumber(lease_ms), tonumber(pump), cmsgpack.unpack(running), cmsgpack.unpack(told)
 redis.call('HSET', g.nodes, number, cmsgpack.pack(mine))
 
 local rank, nodes = 0, 0

@@ -314,6 +314,7 @@ class Node(msgspec.Struct, frozen=True):
     seen: str | None = None
     sandbox: str | None = None
     workers: int | None = None
+    degraded: tuple[str, ...] = ()
 
 
 class NodesPage(msgspec.Struct, frozen=True):
