@@ -6,6 +6,7 @@ path in the folder. What an exception says about itself is user code: every call
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ from echofn.package import Folder
 
 MAX_MESSAGE = 8_000
 MAX_TRACEBACK = 32_000
+NO_THREAD = "can't start new thread"
 _STDLIB = os.path.dirname(os.__file__) + os.sep
 _MACHINERY = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
@@ -36,6 +38,7 @@ class Asker(NamedTuple):
     kind: str  # queue | webhook | cron | every
     file: str
     line: int
+    memory_bytes: int = 0  # that it may have; 0 where nothing bounds it, or no option opens it
 
 
 def safe(text: str, limit: int) -> str:
@@ -63,14 +66,35 @@ def type_of(error: BaseException, mask: Mask | None = None) -> str:
 
 
 def fault_of(error: BaseException, folder: Folder, asker: Asker, mask: Mask) -> Fault:
-    """The exception as a reader sees it. Cause: `memory` for a MemoryError, else `error`."""
-    cause = "memory" if isinstance(error, MemoryError) else "error"
+    """The exception as a reader sees it."""
     return Fault(
-        type_of(error, mask),
-        message_of(error, mask) + advice(error, asker, mask),
-        traceback_of(error, folder, mask),
-        cause,
+        type_of(error, mask), explained(error, asker, mask), traceback_of(error, folder, mask), cause_of(error, asker)
     )
+
+
+def cause_of(error: BaseException, asker: Asker) -> str:
+    """`memory` for what runs out of it, else `error`."""
+    return "memory" if isinstance(error, MemoryError) or _is_starved(error, asker) else "error"
+
+
+def explained(error: BaseException, asker: Asker, mask: Mask) -> str:
+    """What an exception says, with what to do about it where that is known."""
+    text = message_of(error, mask)
+    if _is_starved(error, asker):
+        size = asker.memory_bytes // 1024**2
+        what = "its stack and all else take more" if isinstance(error, RuntimeError) else "asked for more"
+        limit = f'{what} than {size} MB of memory. Add memory="{2 * size}MB" to @queue ({asker.file}:{asker.line})'
+        return f"{text}: {limit}" if text else limit
+    return text + _advice(error, asker, mask)
+
+
+def _is_starved(error: BaseException, asker: Asker) -> bool:
+    """Whether a run met the limit of its memory. Of threads, where it is not their number (see traces.py)."""
+    if not asker.memory_bytes:
+        return False
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and error.args == (NO_THREAD,))
 
 
 def traceback_of(error: BaseException, folder: Folder, mask: Mask) -> str:
@@ -98,7 +122,7 @@ def line_in(error: BaseException, file: str) -> int | None:
     return line
 
 
-def advice(error: BaseException, asker: Asker, mask: Mask) -> str:
+def _advice(error: BaseException, asker: Asker, mask: Mask) -> str:
     """What to do about a variable that is not there: only those that secrets= names are."""
     name = missing_variable(error)
     if name is None:

@@ -19,7 +19,7 @@ import msgspec
 from echofn import walls
 from echofn.describe import Given, describe
 from echofn.discovery_protocol import Declared, Described, Discover, Finished, Importing, Module, Place, Said, declared
-from echofn.faults import MAX_MESSAGE, Asker, advice, line_in, message_of, missing_variable, raw, safe, type_of
+from echofn.faults import MAX_MESSAGE, Asker, explained, line_in, message_of, missing_variable, raw, safe, type_of
 from echofn.frames import HEADER
 from echofn.manifest import LoadError
 from echofn.masking import Mask
@@ -193,7 +193,7 @@ def load_error(
     name = "ImportError" if isinstance(error, Blocked) else type_of(error, mask)
     place = said.place or Place("queue", 1)
     asker = Asker(said.secrets, place.kind, module.file, place.line)
-    text = f"{name}: {message_of(error, mask)}{advice(error, asker, mask)}"
+    text = f"{name}: {explained(error, asker, mask)}"
     if "null bytes" in text and line_in(error, path) is None and (line := _line_of_null(path)):
         return told(text, line, 1, "syntax")  # Python says neither file nor line
     if isinstance(error, SyntaxError) and type(error.filename) is str and type(error.lineno) is int:

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 from echofn import capture, walls
 from echofn.batches import BatchRun
 from echofn.channel import Channel, Inbox
-from echofn.faults import Asker, advice, message_of, raw, traceback_of, type_of
+from echofn.faults import Asker, cause_of, explained, message_of, raw, traceback_of, type_of
 from echofn.frames import OUTSIDE, Failed, Imported, Job, Ready, Spawn, framed
 from echofn.lifespans import Lifespan, State
 from echofn.manifest import Function, Policy, QueueTrigger, WebhookTrigger
@@ -46,7 +46,7 @@ class Session:
         self.refusals = refusals
         self.function: Function = spawn.function
         self.hears_webhooks = _has(spawn.function, WebhookTrigger)
-        self.asker = _asker(spawn.function)
+        self.asker = _asker(spawn)
         self.mask = mask
         self.version = spawn.version
         self.env = spawn.env
@@ -161,8 +161,8 @@ def _prepared(
 
 def _failed(error: BaseException, spawn: Spawn, refusals: Refusals, mask: Mask) -> Failed:
     """Why there is no worker, with the wall that its import or its lifespan ran into."""
-    folder, cause = Folder(spawn.root, spawn.package), "error"
-    message = message_of(error, mask) + advice(error, _asker(spawn.function), mask)
+    folder, asker = Folder(spawn.root, spawn.package), _asker(spawn)
+    cause, message = cause_of(error, asker), explained(error, asker, mask)
     if (refusal := refusals.behind(error)) is not None:
         ending = f"{type_of(error, mask)}: {message}"
         message = mask.text(told(refusal, spawn.function.file, spawn.function.line, ending))
@@ -170,9 +170,11 @@ def _failed(error: BaseException, spawn: Spawn, refusals: Refusals, mask: Mask) 
     return Failed(type_of(error, mask), message, traceback_of(error, folder, mask), cause)
 
 
-def _asker(function: Function) -> Asker:
+def _asker(spawn: Spawn) -> Asker:
+    function = spawn.function
     kind = "queue" if _has(function, QueueTrigger) else "webhook" if _has(function, WebhookTrigger) else "cron"
-    return Asker(frozenset(function.secrets), kind, function.file, function.line)
+    memory_bytes = 0 if spawn.level == "off" else function.policy.memory_bytes
+    return Asker(frozenset(function.secrets), kind, function.file, function.line, memory_bytes)
 
 
 def _has(function: Function, kind: type[QueueTrigger | WebhookTrigger]) -> bool:

@@ -141,6 +141,23 @@ def test_a_long_message_and_a_long_traceback_are_cut(shared: Base) -> None:
 def test_running_out_of_memory_is_told_as_memory(shared: Base) -> None:
     answer = outcome_of(shared, "return bytearray(10 << 30)")
     assert (answer.outcome, answer.fault.cause) == ("retry", "memory")
+    assert answer.fault.message == 'asked for more than 512 MB of memory. Add memory="1024MB" to @queue (m.py:1)'
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("mmap.mmap(-1, 10 << 30)", "[Errno 12] Cannot allocate memory: asked for more than 512 MB of memory. Add"),
+        (
+            "threading.stack_size(300 << 20)\nfor _ in '12': threading.Thread(target=nap, daemon=True).start()",
+            "can't start new thread: its stack and all else take more than 512 MB of memory. Add memory=",
+        ),
+    ],
+)
+def test_what_else_runs_out_of_memory_names_the_option(shared: Base, body: str, said: str) -> None:
+    answer = outcome_of(shared, body, head="import mmap, threading, time\ndef nap(): time.sleep(1)")
+    assert (answer.outcome, answer.fault.cause) == ("retry", "memory")
+    assert answer.fault.message.startswith(said)
 
 
 def test_a_traceback_begins_at_user_code_and_names_files_in_the_folder(shared: Base) -> None:
