@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from echofn import walls
+from echofn.blocked import Refusal
 from echofn.describe import Given, describe
 from echofn.discovery_protocol import Declared, Described, Discover, Finished, Importing, Module, Place, Said, declared
 from echofn.faults import MAX_MESSAGE, Asker, explained, line_in, message_of, missing_variable, raw, safe, type_of
@@ -25,7 +26,7 @@ from echofn.manifest import LoadError
 from echofn.masking import Mask
 from echofn.package import Folder
 from echofn.quoting import hide_by
-from echofn.refusals import Refusal, Refusals
+from echofn.refusals import Refusals
 from echofn.sealed import take
 
 MEMORY_BYTES = 1024 * 1024 * 1024
@@ -171,6 +172,8 @@ def _source_of(path: str) -> bytes:
 
 
 def _at_import(refusal: Refusal, failure: LoadError) -> str:
+    if not refusal.is_option:
+        return f"blocked by echod: {refusal.said}. {refusal.remedy}. It ended as {failure.message}"
     advice = "a module is imported with everything closed, whatever its functions open; do this "
     if refusal.wall == "network":
         advice += "in a @lifespan, which runs in each worker before its first job, or "

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from echofn import capture, codec, delivery
+from echofn.blocked import Refusal, told
 from echofn.children import Children
 from echofn.context import Context
 from echofn.faults import MAX_MESSAGE, fault_of, message_of, safe, traceback_of, type_of
 from echofn.frames import MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES, MAX_RUN_MS, Ended, Extend, Fault, Job, Progress, framed
 from echofn.masking import Mask, leaves_of
 from echofn.quoting import quoted
-from echofn.refusals import Refusal, told
 from echofn.verdicts import Cancel, Fail, Retry, Snooze, Verdict
 
 if TYPE_CHECKING:

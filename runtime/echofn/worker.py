@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from echofn import capture, walls
 from echofn.batches import BatchRun
+from echofn.blocked import told
 from echofn.channel import Channel, Inbox
 from echofn.faults import Asker, cause_of, explained, message_of, raw, traceback_of, type_of
 from echofn.frames import OUTSIDE, Failed, Imported, Job, Ready, Spawn, framed
@@ -32,7 +33,7 @@ from echofn.manifest import Function, Policy, QueueTrigger, WebhookTrigger
 from echofn.masking import Mask
 from echofn.options import fail_on_of
 from echofn.package import Folder
-from echofn.refusals import Refusals, told
+from echofn.refusals import Refusals
 from echofn.run import Loop, Meter, Run
 from echofn.sealed import take
 from echofn.serving import serve

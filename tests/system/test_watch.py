@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from echofn.blocked import FEWER_THREADS
 from echofn.manifest import Policy
 from unit.runtime.driving import alive
 from unit.supervisor import rig as rigs
@@ -99,14 +100,17 @@ async def test_none_of_a_tree_that_took_too_much_is_left(served: Any, tmp_path: 
         assert [pid for pid in pids.read_text().split() if alive(int(pid))] == []
 
 
-@pytest.mark.parametrize("level", ["minimal", "standard"])
+@pytest.mark.parametrize("level", ["minimal", "standard", "strict"])
 async def test_more_threads_than_allowed_end_the_run(served: Any, level: str) -> None:
     """Where the kernel counts threads (a uid of its own), the 257th does not start; elsewhere they are seen."""
-    async with served("threads", level, retries=0, memory_bytes=Policy().memory_bytes) as node:
-        job = await end_of(node, "threads", count=400, s=2)
-        assert job.state == "dead"
-        assert job.history[0].cause == "wall:threads" or "can't start new thread" in job.error.message
+    async with served("threads", level, memory_bytes=Policy().memory_bytes) as node:
         assert (await end_of(node, "threads", count=200, s=0.5)).state == "done"
+        job = await end_of(node, "threads", count=400, s=2)
+        assert (job.state, job.attempts, job.error.cause) == ("dead", 1, "wall:threads")
+        kernels = "more than 256 threads (jobs.py:"
+        assert kernels in job.error.message or "threads, more than 256 (jobs.py:1)" in job.error.message
+        assert f". {FEWER_THREADS}. It " in job.error.message
+        assert level != "strict" or kernels in job.error.message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's node may not look into its workers")

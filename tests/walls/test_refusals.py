@@ -90,8 +90,12 @@ def test_without_walls_it_is(base: Base, mailbox: socket.socket) -> None:
         ("asyncio.run(asyncio.open_connection('127.0.0.1', 99))", "network", "Add network="),
         ("subprocess.run(['id'])", "processes", "starting id. Add processes=1"),
         ("os.fork()", "processes", "starting a process. Add processes=1"),
-        ("open('/etc/passwd')", "files", "the file /etc/passwd. A function reads its own folder and writes to /tmp"),
-        ("open(__file__, 'a')", "files", "m.py. A function reads its own folder"),
+        (
+            "open('/etc/passwd')",
+            "files",
+            "the file /etc/passwd (m.py:3). A function reads its own folder: put the file",
+        ),
+        ("open(__file__, 'a')", "files", "m.py (m.py:3). A function's code and packages are for reading"),
         ("open('big', 'wb').write(bytes(3 << 20))", "tmp", 'more than 2 MB in /tmp. Add tmp="4MB"'),
     ],
 )
@@ -103,6 +107,101 @@ def test_a_refusal_names_what_opens_it(base: Base, level: str, act: str, wall: s
     assert answer.fault.message.startswith("blocked by echod: ")
     assert told in answer.fault.message
     assert wall == "files" or "to @queue (m.py:1)" in answer.fault.message
+
+
+# What runs, how it ends and what is said. In one worker each: a refusal leaves the next run alone.
+ALWAYS_CLOSED = [
+    ("socket.socket(socket.AF_UNIX)", "unix", "a unix socket (m.py:5). Unix sockets are always closed"),
+    ("asyncio.run(asyncio.open_unix_connection('/run/x'))", "unix", "reach the service over TCP, with network=[PORT]"),
+    ("sqlite3.connect('/var/x.db')", "files", "the file /var/x.db (m.py:5). A function reads its own folder"),
+    ("sqlite3.connect('file:/var/x.db?mode=ro', uri=True)", "files", "the file /var/x.db (m.py:5)"),
+    (
+        "sqlite3.connect(beside).execute('create table t (a)')",
+        "files",
+        "beside (m.py:5). A function's code and packages",
+    ),
+    ("ssl.create_default_context(cafile='/etc/shadow')", "files", "the file /etc/shadow (m.py:5)"),
+    ("open(beside, 'w')", "files", "writing to "),
+    ("multiprocessing.Lock()", "calls", "shared memory (m.py:5). Locks, queues and pools of multiprocessing need it"),
+    ("multiprocessing.shared_memory.SharedMemory(create=True, size=9)", "calls", "shared memory (m.py:5)"),
+    ("os.nice(1)", "calls", "a system call (m.py:5). No option opens it; docs/sandbox.md"),
+    ("os.memfd_create('x')", "calls", "a system call (m.py:5)"),
+    ("socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)", "calls", "a system call (m.py:5)"),
+]
+# What looks like a refusal, and is the program's own mistake, or another's word.
+ITS_OWN = [
+    "raise PermissionError('by hand')",
+    "raise PermissionError(13, 'said the server')",
+    "raise PermissionError(13, 'said the server', '/srv/orders')",
+    "raise OSError(38, 'said the server')",
+    "raise socket.herror(1, 'Unknown host')",
+    "raise ssl.SSLError(1, 'wrong version number')",
+    "mmap.mmap(source.fileno(), 0)",
+    "sqlite3.connect('own.db').execute('nonsense')",
+    "sqlite3.connect('no/such/folder/x.db')",
+    "ssl.create_default_context(cafile='missing.pem')",
+    "open('missing')",
+]
+ACTING = """
+import asyncio, mmap, multiprocessing, multiprocessing.shared_memory, os, socket, sqlite3, ssl, subprocess, sys
+def f(act):
+    beside, source = os.path.dirname(__file__) + "/beside", open(__file__, "rb")
+    exec(act)
+"""
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_what_no_option_opens_is_told_with_its_line_and_what_to_do(base: Base, level: str) -> None:
+    worker = base.serve(ACTING, level=level)
+    for act, wall, told in ALWAYS_CLOSED:
+        answer = worker.one(act)
+        assert (answer.outcome, answer.fault.cause) == ("dead", f"wall:{wall}"), act
+        assert answer.fault.message.startswith("blocked by echod: "), act
+        assert told in answer.fault.message, (act, answer.fault.message)
+        assert "It ended as " in answer.fault.message, act
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_what_the_program_or_a_server_says_is_no_refusal(base: Base, level: str) -> None:
+    worker = base.serve(ACTING, level=level)
+    for act in ITS_OWN:
+        answer = worker.one(act)
+        assert (answer.outcome, answer.fault.cause) == ("retry", "error"), (act, answer.fault.message)
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_where_the_network_is_open_its_no_is_no_refusal(base: Base, level: str) -> None:
+    """The system forbids a broadcast to a socket that did not ask for it: EACCES, as a firewall's word can be."""
+    act = "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.255.255.255', 9))"
+    answer = base.serve(ACTING, level=level, policy=Policy(network=True)).one(act)
+    assert (answer.outcome, answer.fault.cause) == ("retry", "error"), answer.fault.message
+    assert answer.fault.exception == "PermissionError"
+
+
+@pytest.mark.parametrize("level", WALLED)
+def test_only_system_programs_and_the_interpreter_run(base: Base, level: str) -> None:
+    worker = base.serve(ACTING, level=level, policy=Policy(processes=3))
+    made = "open('t.sh', 'w').write('#!/bin/sh\\nexit 0'); os.chmod('t.sh', 0o755); "
+    (base.folder / "beside").write_text("#!/bin/sh\nexit 0")
+    (base.folder / "beside").chmod(0o755)
+    for act in (f"{made}subprocess.run(['./t.sh'])", f"{made}os.posix_spawn('t.sh', ['t'], {{}})"):
+        fault = worker.one(act).fault
+        assert fault.cause == "wall:processes", act
+        assert "t.sh (m.py:5). Only system programs and the interpreter run" in fault.message, act
+    assert "hand it to one, as in" in worker.one("subprocess.run([beside])").fault.message
+    hidden = worker.one("subprocess.run(['/srv/tool'])").fault  # nothing, or at strict: nothing that can be seen
+    assert hidden.cause == ("wall:processes" if level == "strict" else "error")
+    for act in (f"{made}subprocess.run(['sh', 't.sh'], check=True)", "subprocess.run([sys.executable, '-c', ''])"):
+        assert worker.one(act).outcome == "done", act
+    assert worker.one("subprocess.run(['no-such-program'])").fault.cause == "error"
+
+
+def test_at_standard_tmp_itself_is_told_apart_from_the_folder_that_is_its_own(base: Base) -> None:
+    worker = base.serve("import tempfile\ndef f(place): tempfile.TemporaryFile(dir=place).close()", level="standard")
+    fault = worker.one("/tmp").fault
+    assert fault.cause == "wall:files"
+    assert f"$TMPDIR, $HOME and the working folder are {base.tmp}" in fault.message
+    assert worker.one().outcome == "done"
 
 
 @pytest.mark.parametrize("level", WALLED)

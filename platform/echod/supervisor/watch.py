@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from echod.supervisor.life import Why
 from echofn import processes
+from echofn.blocked import FEWER_THREADS
 from echofn.manifest import Policy
 from echofn.walls.process import THREADS
 
@@ -156,7 +157,8 @@ def _excess(usage: Usage, policy: Policy, place: str) -> Excess | None:
         used = f"ended with {usage.memory_bytes // 1024**2} MB in use, all its processes together"
         return Excess("memory", f'{used}, of {size} MB. Add memory="{2 * size}MB" to @queue ({place})')
     if usage.threads > (most := THREADS + policy.processes):
-        return Excess("threads", f"blocked by echod: {usage.threads} threads, more than {most}. It was ended")
+        seen = f"blocked by echod: {usage.threads} threads, more than {most} ({place})"
+        return Excess("threads", f"{seen}. {FEWER_THREADS}. It was ended")
     return None
 
 

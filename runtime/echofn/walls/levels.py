@@ -1,7 +1,7 @@
 """The walls of each level, and the one order in which they can go up.
 
-strict: everything. standard: no namespaces, so the host's files can be seen (names and sizes), not read. minimal:
-limits, no new privileges, no way to outlive the base. off: only what keeps jobs apart from each other.
+strict: everything. standard: no namespaces, so the host's files can be seen (names, sizes, times, links), not read.
+minimal: limits, no new privileges, no way to outlive the base. off: only what keeps jobs apart from each other.
 
 Each step uses what a later one closes: the private root comes before the uid that could not build it, the uid before
 the parent-death signal that a change of uid clears, Landlock before the filter that forbids asking for it.
@@ -52,7 +52,7 @@ WALLS = (
     Wall("capabilities", "none, for good", "minimal"),
     Wall("uid", "an unprivileged user of its own", "standard"),
     Wall("thread-count", "256 threads (rlimit)", "standard"),
-    Wall("files", "reads its version, the interpreter, system libraries; writes /tmp (Landlock)", "standard"),
+    Wall("files", "reads its version, the interpreter, system libraries; writes $TMPDIR (Landlock)", "standard"),
     Wall("ports", "TCP only to the ports it opened (Landlock)", "standard"),
     Wall("signals", "reaches no process outside (Landlock scope)", "standard"),
     Wall("calls", "an allow-list of system calls (seccomp)", "standard"),
