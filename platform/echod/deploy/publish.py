@@ -59,34 +59,27 @@ class Publisher:
         """Make the next description start ahead of its question."""
         await self._discovery.prepare()
 
-    async def publish(self, snapshot: Snapshot, manifest: Manifest, errors: Sequence[LoadError] = ()) -> Active:
-        """Store the version and switch to it, with the errors that people shall see. Raises BusError."""
+    async def publish(
+        self, snapshot: Snapshot, manifest: Manifest, errors: Sequence[LoadError] = (), *, is_stored: bool = False
+    ) -> Active:
+        """Store the version, unless it is, and switch to it, with the errors that people shall see. Raises BusError."""
         now = self._registry.active if self._registry.unreadable is None else None  # it is behind the bus
         if now is not None and (now.version, now.manifest, now.errors) == (snapshot.version, manifest, tuple(errors)):
-            await self._mend(snapshot, _encode(manifest))
             return Active(now.version, now.generation)
-        return await self._switch(snapshot.version, await self._store(snapshot, manifest), errors)
+        if not is_stored:
+            await self._store(snapshot, manifest)
+        return await self._switch(snapshot.version, _encode(manifest), errors)
 
-    async def _store(self, snapshot: Snapshot, manifest: Manifest) -> bytes:
-        """Store the version on the bus, and give its description as it is there."""
-        described = _encode(manifest)
+    async def _store(self, snapshot: Snapshot, manifest: Manifest) -> None:
         pieces = await asyncio.to_thread(pieces_of, snapshot.archive)
-        await self._bus.put_version(snapshot.version, pieces, described)
-        return described
-
-    async def _mend(self, snapshot: Snapshot, described: bytes) -> None:
-        """Store the active version again where the bus does not hold what it was given."""
-        pieces = await asyncio.to_thread(pieces_of, snapshot.archive)
-        if await self._bus.get_version(snapshot.version) != (pieces, described):
-            await self._bus.put_version(snapshot.version, pieces, described)
-            _log.warning("version.mended", version=snapshot.version)
+        await self._bus.put_version(snapshot.version, pieces, _encode(manifest))
 
     async def deployed(self, body: AsyncIterable[bytes], *, only_plan: bool = False) -> Deployed:
         """Take a packed folder from outside, and switch to it whole or not at all; or say only what that would change.
 
         `body` is unpacked as it comes, off the loop. Raises Refused naming file and line of everything that is broken;
         BusError. Cancelled, it ends the import, and switches nothing unless that is being written already. No switch
-        waits for an import, nor a deploy's import for that of a plan.
+        waits for an import or for workers, nor a deploy's import for that of a plan.
         """
         snapshot = await _received(body)
         async with self._working.setdefault(snapshot.version, asyncio.Lock()):
@@ -95,14 +88,14 @@ class Publisher:
                     manifest = await self.describe(snapshot, again=True)
                 if manifest.errors:
                     raise _broken(manifest)
+                plan = await self._judged(manifest)
                 if only_plan:
-                    return _deployed(snapshot.version, None, manifest, await self._judged(manifest))
-                await self._judged(manifest)
-                await self._store(snapshot, manifest)
+                    return _deployed(snapshot.version, None, manifest, plan)
+                await self._store(snapshot, manifest)  # also where it is active: the bus may hold it damaged
                 await warmed(self._bus, snapshot.version)
-                async with self._switches:  # where no import and no worker is waited for
+                async with self._switches:
                     plan = await self._judged(manifest)
-                    active = await _whole(self.publish(snapshot, manifest))
+                    active = await _whole(self.publish(snapshot, manifest, is_stored=True))
             finally:  # a plan, a refusal and a caller who went away leave nothing on disk
                 await self._registry.let_go(snapshot.version)
         _log.info("version.deployed", version=active.version, generation=active.generation)
@@ -130,7 +123,6 @@ class Publisher:
         if described is None:
             raise UnknownVersion(version)
         if not only_plan:
-            await self._check_schedules(manifest)
             await warmed(self._bus, version)
         async with self._switches:
             await self._check_schedules(manifest)
