@@ -41,6 +41,7 @@ class Recurrence(msgspec.Struct):
     last_ms: int | None = None
     looked_at_ms: int | None = None  # when the pump looks again; None: never
     paused: bool = False
+    parked: bool = False
     gone_ms: int | None = None
     missed: int = 0
     skipped: int = 0
@@ -93,14 +94,16 @@ class Recurring:
         if old is None or (is_back and generation is None):
             self.recurrences[name] = Recurrence(text, payload, generation is not None, 1, next_ms, None, next_ms)
             return "created"
-        if not is_back and (old.rule, old.payload) == (text, payload):
+        if not is_back and not old.parked and (old.rule, old.payload) == (text, payload):
             return "same"
         is_new = is_back or old.rule != text
-        old.rule, old.payload, old.gone_ms = text, payload, None
+        is_asked_again = is_new or old.parked
+        old.rule, old.payload, old.gone_ms, old.parked = text, payload, None, False
         old.revision += 1
         if is_new:
             old.next_ms = next_ms
-            old.looked_at_ms = None if old.paused else next_ms
+        if is_asked_again:
+            old.looked_at_ms = None if old.paused else old.next_ms
         return "created" if is_back else "changed"
 
     def removed(self, name: str, generation: int | None, now_ms: int) -> str:
@@ -155,7 +158,7 @@ class Recurring:
         found.next_ms = found.looked_at_ms = next_ms
         if outcome == "already":
             return
-        found.last_ms = due_ms
+        found.last_ms, found.parked = due_ms, False
         found.missed += missed
         self.model.counts["missed"] += missed
         if outcome == "minted":
@@ -219,7 +222,7 @@ class RecurrenceRules(Recurring):
         assert self.do(work) == expected
         assert not twice or self.again() == expected.encode()
         if found and found.paused and not stale:
-            found.paused, found.next_ms, found.looked_at_ms = False, next_ms, next_ms
+            found.paused, found.parked, found.next_ms, found.looked_at_ms = False, False, next_ms, next_ms
             found.skipped += skipped
             self.model.counts["skipped"] += skipped
 
@@ -230,6 +233,8 @@ class RecurrenceRules(Recurring):
         before_ms = self.now_ms()
         parked = self.do(self.bus.park_recurrence("f", name, revision, "no next"))
         assert parked == (found is not None and not stale)
+        if found and parked:
+            found.parked = True
         if found and parked and not found.paused:
             found.looked_at_ms = int(open_books(self.server, "f").repeat[name])
             assert before_ms <= found.looked_at_ms - PARK_MS <= self.now_ms()

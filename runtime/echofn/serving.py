@@ -85,9 +85,12 @@ class Litter:
 
     def is_full(self) -> bool:
         """Whether runs left so much in the worker's folder that the next would be ended for it."""
-        if not self._is_private and os.stat(self._tmp).st_mtime_ns == self._first_change:
-            return False  # nothing was ever made there
-        return self._used_bytes() > self._most_left
+        try:
+            if not self._is_private and os.stat(self._tmp).st_mtime_ns == self._first_change:
+                return False  # nothing was ever made there
+            return self._used_bytes() > self._most_left
+        except (OSError, RecursionError):
+            return True  # a handler has seen to it that nobody can look
 
     def _used_bytes(self) -> int:
         if self._is_private:

@@ -339,7 +339,7 @@ async def test_a_function_that_takes_one_by_one_gets_a_batch_of_the_bus_one_by_o
 async def test_many_leases_of_a_batch_are_extended_in_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """More leases than one call extends."""
     monkeypatch.setattr(leases, "MOST_PER_CALL", 3)
-    async with make(lease_ms=900) as node:
+    async with make(lease_ms=1500) as node:  # less than the run takes
         ids = await gathered(node, [{"do": "hang once"}] * 10)
         jobs = await node.all_ended("many", ids)
         assert [(job.state, job.attempts, job.failures) for job in jobs] == [("done", 2, 1)] * 10

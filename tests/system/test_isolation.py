@@ -258,7 +258,8 @@ async def test_a_worker_whose_job_was_taken_back_before_it_began_goes(make: Make
         [pid] = node.workers("act")["pids"]
         os.kill(pid, signal.SIGSTOP)
         taken = await node.mint("act", {})
-        await node.until(lambda: _is(node, taken, "active"))
+        pools = node.supervisor._feeds["jobs.act"].crews.pools  # active on the bus it is before the node has heard so
+        await node.until(lambda: any(worker.life.held for pool in pools for worker in pool.workers))
         heard = asyncio.Event()
         node.bus.on("cancel", lambda *_: heard.set())  # behind the supervisor's own listener
         await node.outside.cancel("jobs.act", taken)

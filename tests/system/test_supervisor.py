@@ -645,7 +645,7 @@ async def test_a_bell_for_what_one_node_cannot_run_is_heard_by_one_that_can(serv
     async with one as first:
         await first.until(lambda: first.supervisor.has_room())
         job = await first.mint("act", {"do": "return", "value": 0})
-        await first.until(lambda: "jobs.act" in first.supervisor._passing)  # it came back: nobody else listens
+        await first.until(lambda: "jobs.act" in first.supervisor._bells.resting)  # it came back: nobody else listens
         two = rigs.rig(server.address, tmp_path / "2", SOURCE, both, cpus=1, node="NOD00000000002")
         async with two:
             await first.ended("act", job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -106,7 +107,7 @@ class Arena:
         self._bus.bind(str(folder / "bus.sock"))
         self._abstract = socket.socket(socket.AF_UNIX)
         self._abstract.bind(f"\0echod-test-{os.getpid()}")
-        self._tcp = socket.create_server(("127.0.0.1", 0))
+        self._tcp = quiet_port()
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o666)
             if owner is not None:
@@ -141,6 +142,13 @@ class Arena:
         for listener in self._listeners:
             listener.close()
         self.left.unlink(missing_ok=True)
+
+
+def quiet_port() -> socket.socket:
+    """A listener below the ports that systems hand out: one of those another test may have had, and still knock at."""
+    while True:
+        with contextlib.suppress(OSError):
+            return socket.create_server(("127.0.0.1", random.randrange(20_000, 32_000)))
 
 
 def alone(

@@ -23,6 +23,7 @@ from echod.model.ids import JobId, NodeId, VersionId
 from echod.scratch import Scratch
 from echod.supervisor import vitals
 from echod.supervisor.base import Base
+from echod.supervisor.bells import Bells
 from echod.supervisor.children import Blocks
 from echod.supervisor.fanout import Fanout
 from echod.supervisor.feed import Feed
@@ -35,8 +36,6 @@ _log = log.get("supervisor")
 HOUSEKEEP_S = 5.0
 IDLE_S = 60.0
 RETRY_S, RETRY_CAP_S = 1.0, 5.0  # until the next try to have a version that could not be had
-HAND_ON_S = 0.05  # from one hand-on of a queue to the next
-BEAT_S = 20.0
 LOOK_S = 0.02  # while going down
 RELEASE_WITHIN_S = 5.0
 
@@ -81,8 +80,7 @@ class Supervisor:
         )
         self._feeds: dict[str, Feed] = {}
         self._warming = Warming(registry, self._feeds, lambda: self.on_told())
-        self._handed_on: dict[str, float] = {}  # when we last passed on a bell that we had no hands for
-        self._passing: dict[str, asyncio.TimerHandle] = {}
+        self._bells = Bells(bus, self._spawn)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._stopping = asyncio.Event()
@@ -126,8 +124,9 @@ class Supervisor:
             self._base.close()
             for task in (stopping, *duties[1:]):
                 task.cancel()
-            for timer in (*self._passing.values(), *([self._retry] if self._retry else ())):
-                timer.cancel()
+            self._bells.close()
+            if self._retry is not None:
+                self._retry.cancel()
             await asyncio.gather(stopping, *duties, return_exceptions=True)
             await asyncio.gather(*(feed.shut() for feed in self._feeds.values()))
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -142,15 +141,11 @@ class Supervisor:
         """The bell rang for this queue. One that this node cannot serve now is handed on."""
         feed = self._feeds.get(queue)
         if feed is None or feed.closed:
-            self._pass_on(queue)
+            self._bells.hand_on_unserved(queue, is_draining=self._is_draining)
             return
         feed.offer()
         if feed.is_full:
-            # At once, or a node with free hands waits for us; but where all are full it must not go round and round.
-            now = self._loop.time()
-            is_again = now - self._handed_on.get(queue, -HAND_ON_S) < HAND_ON_S
-            self._handed_on[queue] = now
-            self._loop.call_later(HAND_ON_S if is_again else 0, self._hand_on_if_full, feed)
+            self._bells.hand_on_if_full(feed, lambda: self._is_draining)
 
     def has_room(self) -> bool:
         """Whether the bell may be listened to: some function could take a job that it does not know of yet."""
@@ -165,7 +160,7 @@ class Supervisor:
         self._update_room()
         for feed in self._feeds.values():
             if feed.rung:
-                self._spawn(self._hand_on(feed.queue))
+                self._bells.hand_on(feed.queue)
             feed.close()
         return await self._until(lambda feed: feed.is_idle, deadline_s)
 
@@ -278,30 +273,8 @@ class Supervisor:
                 feed.crews.housekeep(now)
                 if feed.closed and feed.is_idle:
                     del self._feeds[name]
-                    self._handed_on.pop(name, None)
+                    self._bells.forget(name)
                     await feed.shut()
-
-    def _pass_on(self, queue: str) -> None:
-        """A bell for what is not served here: another node may have its function. What comes back at once nobody else
-        heard, and must not go round and round."""
-        now = self._loop.time()
-        is_back = now - self._handed_on.get(queue, -HAND_ON_S) < HAND_ON_S
-        self._handed_on[queue] = now
-        if self._is_draining or not is_back:
-            self._spawn(self._hand_on(queue))
-        elif queue not in self._passing:
-            self._passing[queue] = self._loop.call_later(BEAT_S, self._pass_on_later, queue)
-
-    def _pass_on_later(self, queue: str) -> None:
-        del self._passing[queue]
-        self._handed_on[queue] = self._loop.time()
-        self._spawn(self._hand_on(queue))
-
-    async def _hand_on(self, queue: str) -> None:
-        try:
-            await self._bus.ring(queue)
-        except BusError as error:
-            _log.info("bell.not_handed_on", queue=queue, error=str(error))  # the beat rings again
 
     async def _until(self, is_done: Callable[[Feed], bool], within_s: float) -> bool:
         deadline = self._loop.time() + within_s
@@ -317,11 +290,6 @@ class Supervisor:
         for feed in self._feeds.values():
             feed.moved()
         self._update_room()
-
-    def _hand_on_if_full(self, feed: Feed) -> None:
-        """Another node may have hands for what we heard of and cannot take."""
-        if feed.rung and feed.is_full and not self._is_draining:
-            self._spawn(self._hand_on(feed.queue))
 
     def _heard_cancel(self, queue: str, job: str) -> None:
         feed = self._feeds.get(queue)
