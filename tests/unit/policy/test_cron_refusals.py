@@ -97,7 +97,7 @@ def test_a_refusal_is_quick(rule: str) -> None:
     started = process_time()
     with pytest.raises(Refused) as caught:
         parse(rule, "Europe/Berlin")
-    assert process_time() - started < 0.05
+    assert process_time() - started < 0.5  # ten times what it takes
     assert len(str(caught.value)) < 300
 
 

@@ -312,16 +312,18 @@ def test_a_package_stands_for_its_modules_and_names_are_those_of_dev(bus: Bus, t
 # ---- cost, and life ----
 
 
-def test_a_test_costs_little_after_the_first(bus: Bus) -> None:
+def test_all_tests_of_a_process_share_one_server_that_each_finds_empty(bus: Bus) -> None:
     from echofn.testing import running_bus
+    from echofn.testing.stage import stage
 
-    began = time.process_time()
+    first = stage()
     for _ in range(10):
         with running_bus() as one:
             one.load(bakery)
-            one.enqueue(bakery.shop, ["rye"])
+            job = one.enqueue(bakery.shop, ["rye"])
+            assert [each.id for each in one.jobs()] == [job.id]
             one.run_due()
-    assert (time.process_time() - began) / 10 < 0.05  # seconds of this process's CPU, which a busy machine leaves alone
+    assert stage() is first
 
 
 def test_the_server_ends_with_the_process_however_that_ends() -> None:
