@@ -21,6 +21,7 @@ from echofn import processes
 from echofn.channel import Inbox
 from echofn.faults import message_of, raw, type_of
 from echofn.frames import OUTSIDE, Begun, Job, Listens, framed
+from echofn.room import BYTES_A_FILE, used_bytes
 from echofn.run import Run, disarm
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ THREAD_ENDS_S = 0.05  # one that has done its work is a moment from its end
 
 
 LEFT_SHARE = 8  # of tmp=: what runs may leave in a worker's folder before it ends, so that the next has its own room
-_MANY_FILES = 1000  # are counted after a run; with more, the worker ends
 
 
 class Litter:
@@ -45,7 +45,7 @@ class Litter:
         self._tmp = os.environ["TMPDIR"]
         self._is_private = level == "strict"  # a filesystem of its own, which counts by itself
         self._first_change = os.stat(self._tmp).st_mtime_ns
-        self._most_left = self._used_bytes() + tmp_bytes // LEFT_SHARE  # beside what an import or lifespan put there
+        self._most_left = self._used_bytes(tmp_bytes) + tmp_bytes // LEFT_SHARE  # beside what was there at first
         self._sees_processes = level in {"off", "minimal"}
         self._spared: frozenset[int] = frozenset()  # processes started at import: part of the module's state
         self._beside: set[int] = set()  # children of the base that it has been told of
@@ -88,25 +88,15 @@ class Litter:
         try:
             if not self._is_private and os.stat(self._tmp).st_mtime_ns == self._first_change:
                 return False  # nothing was ever made there
-            return self._used_bytes() > self._most_left
-        except (OSError, RecursionError):
+            return self._used_bytes(self._most_left) > self._most_left
+        except OSError:
             return True  # a handler has seen to it that nobody can look
 
-    def _used_bytes(self) -> int:
-        if self._is_private:
-            room = os.statvfs(self._tmp)
-            return (room.f_blocks - room.f_bfree) * room.f_frsize
-        used = count = 0
-        for folder, _, names in os.walk(self._tmp):
-            count += 1 + len(names)
-            if count > _MANY_FILES:
-                return sys.maxsize
-            for name in names:
-                try:
-                    used += os.lstat(f"{folder}/{name}").st_blocks * 512
-                except OSError:
-                    pass  # gone in the meantime
-        return used
+    def _used_bytes(self, enough: int) -> int:
+        if not self._is_private:
+            return used_bytes(self._tmp, enough)
+        room = os.statvfs(self._tmp)
+        return (room.f_blocks - room.f_bfree) * room.f_frsize + (room.f_files - room.f_ffree) * BYTES_A_FILE
 
     def _tell_of_strangers(self) -> None:
         """Where no filter refuses CLONE_PARENT, a handler can start a process beside this one. Only the base knows

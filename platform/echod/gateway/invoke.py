@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -28,6 +29,8 @@ from echofn.codec import NIL
 from echofn.manifest import Function, Manifest
 
 _MANIFEST_S = 0.8
+
+T = TypeVar("T")
 
 
 async def invoke(desk: Desk, request: Request) -> Response:
@@ -111,16 +114,22 @@ async def ended_within(
 ) -> Job | None:
     """A job once it ended, or None in time. Raises ClientDisconnect when the caller hangs up before that."""
     request.state.work.end()  # from here on it is the job that takes its time
-    ended = asyncio.ensure_future(desk.waiting.ended(id, queue, event, wait_s, told=told))
-    gone = asyncio.ensure_future(disconnected(request))
+    waiting = desk.waiting.ended(id, queue, event, wait_s, told=told)
+    return await unless_gone(waiting, disconnected(request))
+
+
+async def unless_gone(work: Coroutine[object, object, T], gone: Coroutine[object, object, None]) -> T:
+    """What `work` comes to. Raises ClientDisconnect where `gone` returns before that; `work` has ended then."""
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone)
     try:
-        await asyncio.wait({ended, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
             raise ClientDisconnect
-        return ended.result()
+        return doing.result()
     finally:
-        gone.cancel()
-        ended.cancel()
+        leaving.cancel()
+        doing.cancel()
+        await asyncio.gather(doing, return_exceptions=True)
 
 
 async def disconnected(request: Request) -> None:

@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.errors import Refused
 from echod.gateway.desk import Deploys, Desk, answer, shortened, shown
-from echod.gateway.invoke import disconnected
+from echod.gateway.invoke import disconnected, unless_gone
 from echod.gateway.limits import busy
 from echod.gateway.plans import plan_view
 from echod.gateway.problems import Problem
@@ -34,9 +34,7 @@ async def index(desk: Desk, request: Request) -> Response:
     known = await desk.bus.versions()
     manifests = [await _manifest(desk, version) for version, _ in known]
     now_ms = desk.bus.clock.now_ms()
-    changes = await asyncio.to_thread(
-        _changes, manifests, now_ms
-    )  # a second's work where there are a thousand functions
+    changes = await asyncio.to_thread(_changes, manifests, now_ms)  # half a second's work for a thousand functions
     rows: list[View] = [
         {
             "id": version,
@@ -73,17 +71,7 @@ async def deploy(desk: Desk, request: Request) -> Response:
 async def _deployed(deploys: Deploys, request: Request, *, only_plan: bool) -> Deployed:
     """What became of it. Given up when its caller hangs up: raises ClientDisconnect."""
     whole = asyncio.Event()
-    done = asyncio.ensure_future(deploys.deployed(_parts(request, whole), only_plan=only_plan))
-    gone = asyncio.ensure_future(_gone(request, whole))
-    try:
-        await asyncio.wait({done, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not done.done():
-            raise ClientDisconnect
-        return done.result()
-    finally:
-        gone.cancel()
-        done.cancel()
-        await asyncio.gather(done, return_exceptions=True)  # its import has ended before another takes its place
+    return await unless_gone(deploys.deployed(_parts(request, whole), only_plan=only_plan), _gone(request, whole))
 
 
 async def _gone(request: Request, whole: asyncio.Event) -> None:

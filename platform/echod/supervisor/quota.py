@@ -9,8 +9,8 @@ from pathlib import Path
 
 from echod.supervisor.watch import Excess, Look
 from echofn import processes
+from echofn.room import used_bytes
 
-BYTES_A_FILE = 4096  # what an empty one costs, so that a million of them are not free
 _DELETED = " (deleted)"  # proc_pid_fd(5)
 
 
@@ -18,30 +18,13 @@ def room(folder: Path, limit_bytes: int, pid_of: Callable[[], int | None] = lamb
     """Looks at what a folder takes, and what the worker and all below it hold open of it that has no name any more."""
 
     def look() -> Excess | None:
-        used = used_bytes(folder, limit_bytes)
+        used = used_bytes(str(folder), limit_bytes)
         pid = pid_of()
         if used <= limit_bytes and pid is not None:
             used += nameless_bytes(folder, (pid, *processes.below(pid)))
         return Excess("tmp") if used > limit_bytes else None
 
     return look
-
-
-def used_bytes(folder: Path, enough: int) -> int:
-    """Bytes that the files below a folder take; counting stops beyond `enough`. Links are not followed."""
-    total, ahead = 0, [str(folder)]
-    while ahead and total <= enough:
-        try:
-            with os.scandir(ahead.pop()) as entries:
-                for entry in entries:
-                    total += _size_of(entry)
-                    if total > enough:
-                        break
-                    if entry.is_dir(follow_symlinks=False):
-                        ahead.append(entry.path)
-        except OSError:
-            pass  # gone in the meantime
-    return total
 
 
 def nameless_bytes(folder: Path, pids: tuple[int, ...]) -> int:
@@ -64,10 +47,3 @@ def _nameless(process: str, above: str) -> Iterator[os.stat_result]:
                             yield os.stat(link.path)
         except OSError:
             pass  # gone, or not ours
-
-
-def _size_of(entry: os.DirEntry[str]) -> int:
-    try:
-        return max(entry.stat(follow_symlinks=False).st_blocks * 512, BYTES_A_FILE)
-    except OSError:
-        return 0

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 from echod.supervisor.life import cause_of
-from echod.supervisor.quota import BYTES_A_FILE, nameless_bytes, room, used_bytes
+from echod.supervisor.quota import nameless_bytes, room
 from echod.supervisor.watch import LEFT, Excess, Strays, Watch, usage_of
 from echofn.processes import below
+from echofn.room import BYTES_A_FILE, used_bytes
 
 ENOUGH = 1 << 30
 
@@ -23,14 +24,14 @@ def test_files_count_by_the_room_they_take_and_links_are_not_followed(tmp_path: 
     (deep / "empty").touch()
     os.symlink("/", tmp_path / "everything")
     os.link(deep / "empty", deep / "again")
-    assert 100_000 <= used_bytes(tmp_path, ENOUGH) <= 100_000 + 12 * BYTES_A_FILE
+    assert 100_000 <= used_bytes(str(tmp_path), ENOUGH) <= 100_000 + 12 * BYTES_A_FILE
 
 
 def test_counting_stops_when_it_is_enough(tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / str(number)).touch()
-    assert used_bytes(tmp_path, 10 * BYTES_A_FILE) == 11 * BYTES_A_FILE
-    assert used_bytes(tmp_path / "gone", ENOUGH) == 0
+    assert used_bytes(str(tmp_path), 10 * BYTES_A_FILE) == 11 * BYTES_A_FILE
+    assert used_bytes(str(tmp_path / "gone"), ENOUGH) == 0
 
 
 def test_a_file_without_a_name_counts_while_somebody_holds_it_once(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ print(flush=True); os.wait()
         assert process.stdout is not None
         assert process.stdin is not None
         process.stdout.readline()
-        assert used_bytes(inside, ENOUGH) == 0
+        assert used_bytes(str(inside), ENOUGH) == 0
         assert 2 * size <= nameless_bytes(inside, (process.pid, *below(process.pid))) < 3 * size
         assert room(inside, size, lambda: process.pid)() == Excess("tmp")
         assert room(inside, 3 * size, lambda: process.pid)() is None
