@@ -19,7 +19,7 @@ import msgspec
 from echod import log
 from echod.deploy.ignore import CACHES, FILE, never_taken
 from echod.deploy.publish import Publisher, place_of
-from echod.deploy.snapshot import Snapshot, file_of, snapshot_of, taken
+from echod.deploy.snapshot import Snapshot, file_of, identity, snapshot_of, taken
 from echod.errors import BusError, Refused
 from echod.model.ids import VersionId
 from echod.registry.registry import UNSERVED
@@ -64,15 +64,15 @@ class Live:
         stop = threading.Event()
         try:
             while True:
-                place = _place(self.folder)
+                place = identity(self.folder)
                 if place is None:
                     await self._tell(say)
                     while place is None:  # nothing tells of a folder that is not there yet
                         await asyncio.sleep(GONE_S)
-                        place = _place(self.folder)
+                        place = identity(self.folder)
                 with _watcher(self.folder) as watcher:
                     await self._tell(say)
-                    while _place(self.folder) == place:
+                    while identity(self.folder) == place:
                         if await self._changes(watcher, stop):
                             await self._tell(say)
         finally:
@@ -203,15 +203,6 @@ def _watcher(folder: Path) -> RustNotify:
 def _broken(manifest: Manifest) -> set[str]:
     """The files of modules that could not be loaded, or of which a function could not be taken; and `echod.toml`."""
     return {file_of(error.module) if error.module else error.file for error in manifest.errors}
-
-
-def _place(folder: Path) -> tuple[int, int] | None:
-    """Which folder stands at a path: a watch stays with the folder, not with the path."""
-    try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _changed(before: dict[str, bytes], now: dict[str, bytes]) -> tuple[str, ...]:

@@ -65,11 +65,27 @@ def taken(folder: Path, *, state: Path | None = None) -> Snapshot:
 
     Raises Refused naming the file that cannot be part of a version, or when the folder is gone.
     """
+    stood = identity(folder)
     if not folder.is_dir():
-        raise Refused(f"the folder {folder} is gone")
+        raise _gone(folder)
     walk = _Walk(folder, state.resolve() if state else None)
     snapshot = snapshot_of(package_of(folder), _files(folder, walk))
+    if identity(folder) != stood:  # it went while it was read: what looks like missing files is a missing folder
+        raise _gone(folder)
     return msgspec.structs.replace(snapshot, withheld=tuple(walk.withheld))
+
+
+def identity(folder: Path) -> tuple[int, int] | None:
+    """Which folder stands at a path, by device and inode; None where nothing can be read there."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _gone(folder: Path) -> Refused:
+    return Refused(f"the folder {folder} is gone")
 
 
 def snapshot_of(package: str, files: dict[str, bytes]) -> Snapshot:

@@ -212,3 +212,23 @@ def test_what_looks_like_a_secret_is_withheld_and_named_unless_it_is_taken_in(tm
     snapshot = taken(folder)
     assert snapshot.contents.keys() == {*kept, "certs/ca.pem"}
     assert sorted(snapshot.withheld) == sorted({*names} - {"certs/ca.pem", "id_rsa"})  # that one was asked for
+
+
+@pytest.mark.parametrize(("owner", "step"), [(os, "scandir"), (Path, "read_bytes")])
+@pytest.mark.parametrize("another", [False, True])
+def test_a_folder_that_goes_while_it_is_read_is_gone_and_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, step: str, another: bool
+) -> None:
+    folder = folder_of(tmp_path, {"shop.py": "x = 1\n"})
+    whole = getattr(owner, step)
+
+    def as_it_goes(*given: object) -> object:
+        if not (away := tmp_path / "away").exists():
+            folder.rename(away)
+            if another:
+                folder.mkdir()
+        return whole(*given)
+
+    monkeypatch.setattr(owner, step, as_it_goes)
+    with pytest.raises(Refused, match="is gone"):
+        taken(folder)
