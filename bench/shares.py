@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+from itertools import product
 
 from bench.scale import BULK, NIL, bare, server_us
 from echod.bus import Bus
@@ -12,9 +13,13 @@ from echod.model.job import Mint
 from echofn.manifest import Policy
 
 FEW, MANY = 10, 100_000
-ROUNDS, CLAIMS, TURNS = 7, 20, 50
+ROUNDS, CLAIMS = 7, 20
+# Turns a claim. Of 10 each is another lane's in every queue: how many there are is all that differs. Of 50 the ten
+# lanes have five each, and share what a lane costs.
+TURNS = (10, 50)
 COUNTED = Policy(lane_concurrency=1_000_000, lane_rate="1000000/h")  # counted, and never reached
 FULL = Policy(lane_concurrency=1)
+MEANT = {"free": "no limit", "counted": "limits of lanes", "waiting": "beside lanes at their limit"}
 
 
 async def minted(bus: Bus, queue: str, lanes: int, jobs: int, name: str = "L") -> None:
@@ -27,15 +32,15 @@ async def minted(bus: Bus, queue: str, lanes: int, jobs: int, name: str = "L") -
             await bus.mint(queue, [Mint(id=bus.new_job_id(), payload=NIL, lane=f"{name}{n % lanes}") for n in numbers])
 
 
-async def claimed(bus: Bus, queue: str, claims: int) -> int:
+async def claimed(bus: Bus, queue: str, claims: int, turns: int) -> int:
     """Jobs of so many claims; the feed's next claim would be like them."""
-    return sum([len((await bus.claim(queue, "WRK00000000001", TURNS, 3_600_000)).jobs) for _ in range(claims)])
+    return sum([len((await bus.claim(queue, "WRK00000000001", turns, 3_600_000)).jobs) for _ in range(claims)])
 
 
 async def lanes() -> str:
     """Round by round the same claims in each queue, so that what else the machine does hits all of them."""
     async with bare() as (bus, _):
-        jobs = ROUNDS * CLAIMS * TURNS
+        jobs = ROUNDS * CLAIMS * sum(TURNS)
         for limited, policy in (("free", Policy()), ("counted", COUNTED)):
             for count in (FEW, MANY):
                 await bus.configure(f"{limited}-{count}", policy, 1)
@@ -44,23 +49,18 @@ async def lanes() -> str:
             queue = f"waiting-{count}"
             await bus.configure(queue, FULL, 1)
             await minted(bus, queue, count, 2 * count)
-            await claimed(bus, queue, count // TURNS + 1)
+            await claimed(bus, queue, count // max(TURNS) + 1, max(TURNS))
             await minted(bus, queue, jobs, jobs, "free")
-        costs: dict[str, list[float]] = {}
+        costs: dict[tuple[str, int, int], list[float]] = {}
         for _ in range(ROUNDS):
-            for kind in ("free", "counted", "waiting"):
-                for count in (FEW, MANY):
-                    queue = f"{kind}-{count}"
-                    before = await server_us(bus)
-                    done = await claimed(bus, queue, CLAIMS)
-                    assert done == CLAIMS * TURNS, f"expected {CLAIMS * TURNS} jobs of {queue}, got {done}"
-                    costs.setdefault(queue, []).append((await server_us(bus) - before) / done)
+            for kind, count, turns in product(MEANT, (FEW, MANY), TURNS):
+                queue, jobs = f"{kind}-{count}", CLAIMS * turns
+                before = await server_us(bus)
+                done = await claimed(bus, queue, CLAIMS, turns)
+                assert done == jobs, f"expected {jobs} jobs of {queue}, got {done}"
+                costs.setdefault((kind, count, turns), []).append((await server_us(bus) - before) / done)
         told: list[str] = []
-        for kind, meant in (
-            ("free", "no limit"),
-            ("counted", "limits of lanes"),
-            ("waiting", "beside lanes at their limit"),
-        ):
-            few, many = (statistics.median(costs[f"{kind}-{count}"]) for count in (FEW, MANY))
-            told.append(f"{meant} {few:.1f} and {many:.1f} µs, ratio {many / few:.2f}")
+        for kind, turns in product(MEANT, TURNS):
+            few, many = (statistics.median(costs[kind, count, turns]) for count in (FEW, MANY))
+            told.append(f"{MEANT[kind]}, {turns} a claim {few:.1f} and {many:.1f} µs, ratio {many / few:.2f}")
         return f"a claimed job among {FEW} and {MANY:,} lanes: {'; '.join(told)}"
