@@ -12,7 +12,7 @@ import msgspec
 
 from echod.bus.keys import GLOBAL_KEYS, QUEUE_KEYS
 from echod.model.job import Child
-from valkey import Server
+from server import Server
 
 Row = dict[bytes, bytes]
 

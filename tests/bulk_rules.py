@@ -17,7 +17,7 @@ from echod.model.job import State
 if TYPE_CHECKING:
     from echod.bus import Bus
     from model import Model
-    from valkey import Server
+    from server import Server
 
 T = TypeVar("T")
 LANES = st.sampled_from(["-", "a", "b", "ü"])

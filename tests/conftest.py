@@ -1,5 +1,5 @@
 """Fixtures that every test may use."""
 
-from valkey import bus, server, shared_server
+from server import bus, server, shared_server
 
 __all__ = ["bus", "server", "shared_server"]

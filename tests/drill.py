@@ -38,7 +38,7 @@ import msgspec
 
 from audit import Books, audit, open_books
 from nodes import TOKEN, Node, alive, until
-from valkey import Server
+from server import Server
 
 LEASE = "2s"
 EPOCH = 50  # rounds on one server; then a fresh one, so that nothing has been trimmed when it is counted

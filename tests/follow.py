@@ -37,7 +37,7 @@ from echod.cli.app import group
 from echod.deploy.snapshot import served_folder
 from echod.policy import cron
 from nodes import Node, environment, free_port, until
-from valkey import Server
+from server import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

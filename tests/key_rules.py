@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from audit import Books
     from echod.bus import Bus
     from model import Model
-    from valkey import Server
+    from server import Server
 
 T = TypeVar("T")
 LANES = st.sampled_from(["-", "a", "b", "ü"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from echod.model.ids import JobId
     from key_rules import Keys
     from model import Model
-    from valkey import Server
+    from server import Server
 
 T = TypeVar("T")
 STEP_MS, PARK_MS, WEEK_MS = 5000, 60_000, 7 * 86_400_000

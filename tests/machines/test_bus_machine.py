@@ -33,7 +33,7 @@ from key_rules import KeyRules, Keys, Owned
 from lane_rules import LaneRules
 from model import Model
 from recurrence_rules import Recurrence, RecurrenceRules, Recurring
-from valkey import Server
+from server import Server
 
 T = TypeVar("T")
 SOAK = os.environ.get("ECHOD_SOAK") == "1"

@@ -29,8 +29,8 @@ from echod.model.ids import NodeId, branded
 from echod.model.job import Claimed, Delay, Hold, Release
 from echod.policy.recurring import rule_of
 from echofn.manifest import Constant, CronTrigger, EveryTrigger, Policy, Recurring
+from server import Server
 from system.test_pump import Node, function, ms
-from valkey import Server
 
 T = TypeVar("T")
 SOAK = os.environ.get("ECHOD_SOAK") == "1"

@@ -13,7 +13,7 @@ from echod.bus.rows import pack, verdict_row
 from echod.model.ids import JobId
 from echod.model.job import Release
 from echofn.manifest import Constant, Policy
-from valkey import Server
+from server import Server
 
 TURN, WAIT_MS = 5040, 30_000
 

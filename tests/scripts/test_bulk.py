@@ -16,7 +16,7 @@ from echod.errors import BusFull
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Dead, Error, Mint, Minted, State, Unique
 from echofn.manifest import Policy
-from valkey import Server
+from server import Server
 
 WAITING = Filter(("pending", "scheduled"))
 DEAD = Filter(("dead",))

@@ -11,7 +11,7 @@ from doing import LEASE_MS, ME, claim, claim_one, done, hold, mint, settle
 from echod.bus import Bus
 from echod.errors import BusAway, BusError
 from echod.model.job import Mint, Occurrence
-from valkey import Server
+from server import Server
 
 TURN = 5040
 

@@ -10,7 +10,7 @@ import pytest
 from doing import claim_one, mint
 from echod.bus import Bus
 from echod.errors import BusUnfit, Refused
-from valkey import Server
+from server import Server
 
 HOUR = 3_600_000
 

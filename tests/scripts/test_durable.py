@@ -11,7 +11,7 @@ from audit import audit, open_books
 from echod.bus import Bus, durable
 from echod.errors import BusAway, BusFull, NotDurable, Unconfirmed
 from echod.model.job import Mint, MintAnswer, Minted
-from valkey import Server, running
+from server import Server, running
 
 
 @pytest.fixture

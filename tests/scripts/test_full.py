@@ -13,7 +13,7 @@ from echod.bus import Bus
 from echod.errors import BusFull
 from echod.model.ids import VersionId
 from echod.model.job import Child, Mint, Minted
-from valkey import Server, running
+from server import Server, running
 
 
 @pytest.fixture

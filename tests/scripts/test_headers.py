@@ -12,7 +12,7 @@ import pytest
 from echod.bus import keys, scripts
 from echod.bus.protocol import document
 from echod.model.job import State
-from valkey import Server
+from server import Server
 
 LUA = Path(str(resources.files("echod.bus"))) / "lua"
 FILES = sorted([*LUA.glob("*.lua"), *LUA.glob("include/*.lua")])

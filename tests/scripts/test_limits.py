@@ -17,7 +17,7 @@ from echod.bus.rows import pack, verdict_row
 from echod.errors import BusError
 from echod.model.job import Cancelled, Claimed, Delay, Mint, Release
 from echofn.manifest import Constant, Policy
-from valkey import Server
+from server import Server
 
 TURN = 5040
 

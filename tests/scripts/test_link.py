@@ -18,7 +18,7 @@ from echod.bus.bus import check_kind
 from echod.errors import BusAway, BusReadOnly, BusUnfit
 from echod.model.ids import JobId
 from echod.model.job import Mint, Minted, Unique
-from valkey import Server, running
+from server import Server, running
 
 
 class Proxy:

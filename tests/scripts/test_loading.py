@@ -11,7 +11,7 @@ from audit import audit
 from doing import claim_one, done, mint, settle
 from echod.bus import Bus
 from echod.errors import BusAway
-from valkey import Server, running
+from server import Server, running
 
 SLOW = ("--key-load-delay", "300")  # µs for each command of the file; it looks at its clients every 1,024 of them
 FILLED = 200_000  # commands in the file: a minute of loading, if the test did not end it

@@ -13,7 +13,7 @@ from echod.bus import Bus, minting
 from echod.errors import BusFull, Refused
 from echod.model.job import Conflict, Full, Mint, Minted, Stale, Taken, Unique
 from echofn.manifest import Policy
-from valkey import Server, running
+from server import Server, running
 
 
 async def test_a_mint_makes_a_row_and_a_place(bus: Bus, server: Server) -> None:

@@ -12,7 +12,7 @@ from echod.bus import Bus
 from echod.bus.clock import IdMaker
 from echod.errors import BusUnfit, LeaseGone
 from echod.model.ids import NodeId, millisecond_of
-from valkey import Server
+from server import Server
 
 
 async def test_nodes_get_numbers_of_their_own_and_keep_them_when_they_join_again(server: Server) -> None:

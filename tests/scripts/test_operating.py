@@ -14,7 +14,7 @@ from echod.bus.answers import LogLine
 from echod.bus.bulk import Filter
 from echod.errors import Refused
 from echod.model.ids import JobId, NodeId, VersionId
-from valkey import Server
+from server import Server
 
 
 async def test_a_pending_job_is_cancelled_at_once(bus: Bus, server: Server) -> None:

@@ -17,7 +17,7 @@ from echod.model.ids import JobId
 from echod.model.job import Cancelled, Claimed, Delay, Hold, Job, Release
 from echofn.manifest import Constant, Overlap, Policy
 from scripts.test_recurrences import FIRST_MS, row
-from valkey import Server
+from server import Server
 
 SECOND_MS = 1000
 

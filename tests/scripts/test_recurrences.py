@@ -17,7 +17,7 @@ from echod.bus.occurring import CALL_OCCURRENCES
 from echod.errors import Refused
 from echod.model.ids import VersionId
 from echofn.manifest import Policy
-from valkey import Server
+from server import Server
 
 FIRST_MS = 1_000_000
 

@@ -12,7 +12,7 @@ from echod.bus import Bus
 from echod.bus.answers import LogLine
 from echod.model.ids import JobId
 from echod.model.job import Mint, Unique
-from valkey import Server
+from server import Server
 
 DAY_MS = 86_400_000
 ROUNDS, ROUND_JOBS, ROUND_MS = 20, 1000, 3 * DAY_MS

@@ -13,7 +13,7 @@ from echod.bus import Bus
 from echod.bus.rows import hold_row, pack, verdict_row
 from echod.model.job import Cancelled, Child, Claimed, Delay, Done, Error, Hold, Mint, Release
 from echofn.manifest import Policy
-from valkey import Server
+from server import Server
 
 
 async def test_done_files_the_job_with_its_result_and_history(bus: Bus, server: Server) -> None:

@@ -13,7 +13,7 @@ from echod.bus.clock import StepWatch
 from echod.model.job import Child, Mint
 from echod.pump.outbox import sweep
 from echofn.manifest import Backoff, Constant, Exponential, Linear, Policy, Waits
-from valkey import Server
+from server import Server
 
 
 async def let_pass(bus: Bus, server: Server, ms: int) -> None:

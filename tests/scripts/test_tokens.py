@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from echod.bus import Bus
-from valkey import Server
+from server import Server
 
 DAY_MS = 86_400_000
 

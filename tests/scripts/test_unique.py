@@ -11,7 +11,7 @@ from echod.bus import Bus
 from echod.bus.clock import StepWatch
 from echod.model.ids import JobId
 from echod.model.job import Cancelled, Delay, Mint, Minted, Release, Unique, Until
-from valkey import Server
+from server import Server
 
 HOUR_MS = 3_600_000
 

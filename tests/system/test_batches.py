@@ -17,9 +17,9 @@ from audit import audit
 from echod.bus import Bus
 from echod.supervisor import leases
 from echofn.manifest import Function
+from server import Server
 from unit.supervisor import rig as rigs
 from unit.supervisor.rig import Rig, function
-from valkey import Server
 
 SOURCE = """
 import asyncio, os, time

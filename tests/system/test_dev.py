@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nodes import TOKEN, Node, Terminal, alive, run, until
-from valkey import Server
+from server import Server
 
 HELLO = """
 from echofn import queue, Context

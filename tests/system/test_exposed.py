@@ -12,7 +12,7 @@ import pytest
 from echod.bus import Bus
 from echod.bus.exposed import open_port
 from nodes import ECHOD, TOKEN, Node, environment, free_port, until
-from valkey import Server
+from server import Server
 
 PLAIN = "from echofn import queue\n@queue\ndef f(): return 1\n"
 REACHING = "from echofn import queue\n@queue(network=[443, PORT])\ndef g(): return 2\n"

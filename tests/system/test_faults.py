@@ -20,7 +20,7 @@ import redis
 import echod
 from audit import audit
 from nodes import TOKEN, Node, run, until
-from valkey import Server
+from server import Server
 
 Make = Callable[..., Node]
 WORK = {"shop.py": "from echofn import queue\n\n\n@queue()\ndef pack(payload):\n    return len(payload)\n"}

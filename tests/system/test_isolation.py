@@ -18,9 +18,9 @@ from echod.model.job import Job
 from echofn.manifest import Function
 from echofn.processes import children_of_one_thread
 from nodes import Node, alive, until
+from server import Server
 from unit.supervisor import rig as rigs
 from unit.supervisor.rig import Rig, function
-from valkey import Server
 
 SOURCE = """
 import asyncio, contextlib, os, pathlib, threading, time

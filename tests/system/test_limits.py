@@ -12,7 +12,7 @@ import pytest
 
 from audit import audit
 from nodes import TOKEN, Node, alive, until
-from valkey import Server
+from server import Server
 
 SOURCE = """
 import os, time

@@ -10,7 +10,7 @@ from echod.bus import Bus
 from echod.metronome.metronome import Metronome
 from echod.model.ids import NodeId
 from echod.model.job import Mint
-from valkey import Server
+from server import Server
 
 
 class Crew:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pytest
 
 from nodes import ECHOD, TOKEN, Node, environment, until
-from valkey import Server
+from server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 SOAK = os.environ.get("ECHOD_SOAK") == "1"

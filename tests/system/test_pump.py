@@ -24,7 +24,7 @@ from echod.pump.pump import Pump
 from echod.registry.duty import Report
 from echod.registry.registry import Registry
 from echofn.manifest import CronTrigger, EveryTrigger, Function, Manifest, Policy, Recurring
-from valkey import Server
+from server import Server
 
 MINUTE_MS = 60_000
 _numbers = count(1)

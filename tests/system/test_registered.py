@@ -12,8 +12,8 @@ from echod.registry import schedules
 from echod.registry.schedules import GONE, Wanted
 from echod.registry.schemas import Schemas
 from echofn.manifest import EveryTrigger, Function, Policy, QueueTrigger
+from server import Server
 from system.test_pump import Node, function, joined, ms
-from valkey import Server
 
 NOON = ms("2026-06-01T12:00:00Z")
 HOUR = 3_600_000

@@ -11,9 +11,9 @@ import pytest
 from echod.model.job import Dead, Done, Error, Hold, Mint, RunRecord
 from echod.policy.jitter import job_due
 from echofn.manifest import CronTrigger, EveryTrigger, Overlap, Policy
+from server import Server
 from system.test_pump import MINUTE_MS, Node, function, joined, ms, pump_process, until
 from system.test_pump import node as node  # the fixture
-from valkey import Server
 
 
 @pytest.mark.parametrize(

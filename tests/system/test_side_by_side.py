@@ -18,9 +18,9 @@ import pytest
 from echod.bus.answers import LogLine
 from echofn import frames
 from echofn.manifest import Function
+from server import Server
 from unit.supervisor import rig as rigs
 from unit.supervisor.rig import Rig, function
-from valkey import Server
 
 SOURCE = """
 import asyncio, os, time

@@ -22,9 +22,9 @@ from echod.supervisor import crews, pool, supervisor
 from echod.supervisor import worker as workers
 from echofn import frames
 from echofn.manifest import Constant, Function
+from server import Server
 from unit.supervisor import rig as rigs
 from unit.supervisor.rig import Rig, function
-from valkey import Server
 
 SOURCE = """
 import ctypes, logging, os, signal, subprocess, sys, threading, time

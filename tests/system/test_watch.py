@@ -12,10 +12,10 @@ import pytest
 
 from echofn.blocked import FEWER_THREADS
 from echofn.manifest import Policy
+from server import Server
 from unit.runtime.driving import alive
 from unit.supervisor import rig as rigs
 from unit.supervisor.rig import Rig, function
-from valkey import Server
 
 MB = 1 << 20
 SOURCE = """

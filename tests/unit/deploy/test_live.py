@@ -20,7 +20,7 @@ from echod.model.ids import VersionId
 from echod.policy.plan import Deployed
 from echod.registry.archive import archived, pieces_of
 from echod.registry.registry import Registry
-from valkey import running
+from server import running
 
 from .conftest import HANG_MS
 

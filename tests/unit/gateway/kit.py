@@ -25,7 +25,7 @@ from echod.model.job import Claimed, Dead, Done, Error, Hold, Retry, RunRecord, 
 from echod.policy.recurring import stored, text_of, zone_of
 from echod.registry.registry import Registry, Said
 from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Manifest, Off, Policy, QueueTrigger, Trigger
-from valkey import Server as Valkey
+from server import Server as Valkey
 
 VERSION = VersionId("DEP00000000001")
 OLDER = VersionId("DEP00000000000")

@@ -14,7 +14,7 @@ from echod.registry.archive import archived, pieces_of, version_of
 from echod.registry.duty import LONGEST_SLEEP_S
 from echod.registry.registry import Registry
 from echofn.manifest import Manifest
-from valkey import Server
+from server import Server
 
 
 async def test_each_answer_is_told_to_all_and_a_reconnect_beats_at_once(bus: Bus, server: Server) -> None:

@@ -6,7 +6,7 @@ from echod.bus import Bus
 from echod.node.console import Console
 from echod.policy.recurring import stored, text_of, zone_of
 from echofn.manifest import EveryTrigger
-from valkey import Server
+from server import Server
 
 
 async def test_instants_that_pass_while_cron_is_off_are_counted_as_skipped(bus: Bus, server: Server) -> None:
