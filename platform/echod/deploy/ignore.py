@@ -12,7 +12,8 @@ from collections.abc import Callable
 FILE = ".echodignore"
 CACHES = frozenset({"__pycache__", "node_modules", "site-packages", "__pypackages__"})
 ENVIRONMENTS = ("pyvenv.cfg", "conda-meta")  # what a folder has that is an environment, whatever it is called
-LEFT_OUT = re.compile(r".*(\.py[co]|~|\.sw[op]|\.tmp|\.env)|#.*#|4913")  # compiled files, editors' own, settings
+# Compiled files, settings, and what editors have beside a file while they save it; `sed -i`: six letters of mkstemp(3).
+LEFT_OUT = re.compile(r".*(\.py[co]|~|\.sw[op]|\.tmp|\.env)|#.*#|4913|sed(?=.*[A-Z\d])[A-Za-z\d]{6}")
 
 SECRETS = """
 *.pem

@@ -63,6 +63,7 @@ def test_caches_environments_dot_files_and_secrets_stay_out(tmp_path: Path) -> N
             "shop.pyc": b"\0",
             "shop.py~": "",
             "shop.py.tmp": "",
+            "sedAb1cD2": "",
             "my-env/pyvenv.cfg": "",
             "my-env/lib/thing.py": "",
             "node_modules/left-pad/index.js": "",
