@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import select
@@ -12,13 +13,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 ECHOD = [sys.executable, "-m", "echod"]
 TOKEN = "system-test-0123456789abcdef"
+
+# What is started in a shell's background, as by `make test &`, ignores ctrl-c, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -27,9 +32,26 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of our own to listen on. None of those that the kernel hands out: between the look and the use it would
+    give such a one to whoever connects or asks for any, and other tests run beside us.
+    """
+    while True:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port := next(_ports)))
+            return port
+
+
+def _own_ports() -> Iterator[int]:
+    """Round and round those of a block that no other process of tests has; the name of a socket says whose it is."""
+    with socket.socket(socket.AF_UNIX) as claim:
+        for block in itertools.cycle(range(20_000, 32_000, 100)):
+            with contextlib.suppress(OSError):
+                claim.bind(f"\0echod-test-ports-{block}")
+                break
+        yield from itertools.cycle(range(block, block + 100))
+
+
+_ports = _own_ports()
 
 
 def alive(pid: int) -> bool:
@@ -39,8 +61,8 @@ def alive(pid: int) -> bool:
     return False
 
 
-def until(check: Callable[[], T], within_s: float = 20.0) -> T:
-    """What `check` answers once that is true; another process is being waited for."""
+def until(check: Callable[[], T], within_s: float = 60.0) -> T:
+    """What `check` answers once that is true; another process is being waited for, on a machine that may be slow."""
     end = time.monotonic() + within_s
     while not (answer := check()):
         if time.monotonic() > end:
@@ -84,7 +106,7 @@ class Node:
     def start(self, verb: str = "dev", *flags: str, folder: bool = True, ready: bool = True, **env: str) -> Node:
         """Start it, and wait until it is ready, or with `ready=False` until it answers at all."""
         self.launch(verb, *([str(self.folder)] if folder else []), "--state", str(self.state), *flags, **env)
-        until(lambda: self.is_up(ready), 60)
+        until(lambda: self.is_up(ready), 120)
         return self
 
     def launch(self, verb: str, *flags: str, cwd: Path | None = None, **env: str) -> Node:
@@ -103,7 +125,7 @@ class Node:
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
         """Status and decoded body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)
         sent = {"Accept": "application/json", "Content-Type": "application/json"}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         if self.token:
@@ -117,13 +139,13 @@ class Node:
         return answer.status, json.loads(raw) if raw else None
 
     def get(self, path: str) -> Any:
-        status, body = self.ask("GET", path)
+        status, body = until(lambda: answer if (answer := self.ask("GET", path))[0] != 503 else None)  # come back soon
         assert status == 200, (path, status, body)
         return body
 
     def call(self, name: str, payload: object = None) -> Any:
         """The result of a call that ends well."""
-        status, body = self.ask("POST", f"/functions/{name}", payload, Prefer="wait=20")
+        status, body = self.ask("POST", f"/functions/{name}", payload, Prefer="wait=60")
         assert status == 200, (name, status, body)
         return body
 
@@ -181,7 +203,7 @@ class Node:
         """Signal it and wait; its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(120)
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -202,7 +224,7 @@ class Node:
 def run(*arguments: str, stdin: str = "", cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     """One verb to its end."""
     return subprocess.run(
-        [*ECHOD, *arguments], input=stdin, capture_output=True, text=True, env=environment(**env), timeout=90, cwd=cwd
+        [*ECHOD, *arguments], input=stdin, capture_output=True, text=True, env=environment(**env), timeout=180, cwd=cwd
     )
 
 
@@ -224,7 +246,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
-    def read_until(self, text: str, within_s: float = 30.0) -> str:
+    def read_until(self, text: str, within_s: float = 60.0) -> str:
         """Everything said, once `text` is in what was said since the last call."""
         start, end = len(self.said), time.monotonic() + within_s
         while text not in self.said[start:]:
@@ -242,10 +264,13 @@ class Terminal:
 
     def wait(self) -> int:
         """The exit code; what is said meanwhile is read, so that nothing blocks."""
-        with contextlib.suppress(OSError):
-            while chunk := os.read(self._master, 65536):
+        end = time.monotonic() + 60
+        with contextlib.suppress(OSError):  # which is how a terminal tells that nobody has it any more
+            while select.select([self._master], [], [], max(0.0, end - time.monotonic()))[0] and (
+                chunk := os.read(self._master, 65536)
+            ):
                 self.said += chunk.decode(errors="replace")
-        return self.process.wait(30)
+        return self.process.wait(max(0.1, end - time.monotonic()))
 
     def close(self) -> None:
         if self.process.poll() is None:

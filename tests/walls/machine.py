@@ -145,10 +145,12 @@ class Arena:
 
 
 def quiet_port() -> socket.socket:
-    """A listener below the ports that systems hand out: one of those another test may have had, and still knock at."""
+    """A listener below the ports that systems and tests hand out: one of those somebody may have had, and still knock
+    at.
+    """
     while True:
         with contextlib.suppress(OSError):
-            return socket.create_server(("127.0.0.1", random.randrange(20_000, 32_000)))
+            return socket.create_server(("127.0.0.1", random.randrange(10_000, 20_000)))
 
 
 def alone(
@@ -180,7 +182,7 @@ def alone(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     return ran.stdout
