@@ -40,13 +40,13 @@ def many(payloads, ctx):
     if do == "raise once" and ctx.attempt == 1: raise ValueError("all")
     if do == "wrong once" and ctx.attempt == 1: return [1, 2, 3]
     if do == "abort once" and ctx.attempt == 1: os.abort()
-    if do == "hang once" and ctx.attempt == 1: time.sleep(60)
+    if do == "hang once" and ctx.attempt == 1: time.sleep(1000)
     if do == "say":
         print("a word of all")
         ctx.progress(0.5, "half")
     if do == "mark":
         open(payloads[0]["file"], "a").write(f"{len(payloads)}\\n")
-        time.sleep(payloads[0]["s"])
+        while not os.path.exists(payloads[0]["until"]): time.sleep(0.002)
         return [Retry("again", after="10ms") if p.get("again") else None for p in payloads]
     if do == "spread":
         ctx.enqueue("jobs.leaf", "run")
@@ -59,14 +59,18 @@ def leaf(payload, ctx):
     seen.append(payload)
     return seen
 
+here = []
+
 @queue(batch=4)
 async def side(payloads, ctx):
-    await asyncio.sleep(0.3)
+    if payloads[0] == "stay once" and ctx.jobs[0].fence == 1: await asyncio.sleep(1000)
+    here.append(ctx.job_id)
+    while payloads[0] == "meet" and len(here) < 3: await asyncio.sleep(0.002)
     return [len(payloads)] * len(payloads)
 """
 
 Make = Callable[..., AbstractAsyncContextManager[Rig]]
-FUNCTIONS = (function("many", batch=10, batch_wait_ms=300, timeout_ms=2_000), function("leaf", workers_max=1))
+FUNCTIONS = (function("many", batch=10, batch_wait_ms=300, timeout_ms=120_000), function("leaf", workers_max=1))
 
 
 @pytest.fixture
@@ -81,6 +85,27 @@ async def gathered(node: Rig, payloads: list[Any], attribute: str = "many", **op
     """Mint them so that they make one batch, once the node serves the function."""
     await node.until(lambda: is_configured(node.outside, f"jobs.{attribute}"))
     return [str(job) for job in await node.mint_many(attribute, payloads, **options)]
+
+
+def marking(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    """The payload of a run that notes how many it has in `mark`, and lasts until there is `go`."""
+    return {"do": "mark", "file": str(tmp_path / "mark"), "until": str(tmp_path / "go"), **more}
+
+
+async def held(server: Server, ids: list[str]) -> dict[str, float]:
+    """When the leases of jobs end."""
+    return {id: end for id, end in audit(server, "jobs.many").active.items() if id in ids}
+
+
+async def extended(node: Rig, server: Server, ids: list[str]) -> None:
+    """Until each of their leases was extended since."""
+    before = await held(server, ids)
+
+    async def later() -> bool:
+        now = await held(server, ids)
+        return all(now.get(id, 0) > end for id, end in before.items())
+
+    await node.until(later)
 
 
 async def is_configured(bus: Bus, queue: str) -> bool:
@@ -138,7 +163,8 @@ async def test_verdicts_in_the_list_end_as_they_say(make: Make) -> None:
     [("raise once", "error"), ("wrong once", "protocol"), ("abort once", "signal:ABRT"), ("hang once", "timeout")],
 )
 async def test_what_happens_to_the_run_happens_to_all(make: Make, do: str, cause: str) -> None:
-    async with make() as node:
+    many = function("many", batch=10, batch_wait_ms=300, timeout_ms=2_000 if cause == "timeout" else 120_000)
+    async with make(many) as node:
         jobs = await node.all_ended("many", await gathered(node, [{"do": do}] * 4))
         assert [(job.state, job.failures) for job in jobs] == [("done", 1)] * 4
         assert [[run.cause for run in job.history] for job in jobs] == [[cause, ""]] * 4
@@ -161,29 +187,31 @@ async def test_a_poisonous_batch_reaches_the_morgue_at_exactly_its_limit(make: M
 
 
 async def test_leases_of_a_batch_are_held_together(make: Make, server: Server, tmp_path: Path) -> None:
-    """A run of three leases: none of its jobs is lost, and every one is marked begun."""
-    async with make(lease_ms=600) as node:
-        file = tmp_path / "mark"
-        ids = await gathered(node, [{"do": "mark", "file": str(file), "s": 1.8}] * 3)
-        await node.until(file.exists)
-        await asyncio.sleep(1.0)  # more than a lease of the run: what is looked at is its extension
+    """None of its jobs is lost, and every one is marked begun."""
+    async with make(lease_ms=3_000) as node:
+        ids = await gathered(node, [marking(tmp_path)] * 3)
+        await node.until((tmp_path / "mark").exists)
+        await extended(node, server, ids)
         books = audit(server, "jobs.many")
         assert sorted(books.active) == sorted(ids)
         assert len(set(books.active.values())) == 1
         assert [b"b" in books.rows[id] for id in ids] == [True] * 3
+        (tmp_path / "go").touch()
         jobs = await node.all_ended("many", ids)
         assert [(job.state, job.attempts) for job in jobs] == [("done", 1)] * 3
-        assert file.read_text() == "3\n"
+        assert (tmp_path / "mark").read_text() == "3\n"
 
 
 async def test_a_batch_that_has_not_begun_goes_back_together(make: Make, server: Server, tmp_path: Path) -> None:
     one = function("many", batch=2, batch_wait_ms=60_000, workers_max=1)
     async with make(one) as node:
-        file = tmp_path / "mark"
-        running = await gathered(node, [{"do": "mark", "file": str(file), "s": 0.5}] * 2)
-        await node.until(file.exists)
+        running = await gathered(node, [marking(tmp_path)] * 2)
+        await node.until((tmp_path / "mark").exists)
         behind = await gathered(node, [{"do": "count"}] * 4)
-        assert await node.supervisor.drain(10)
+        drained = asyncio.create_task(node.supervisor.drain(120))
+        await node.until(lambda: node.supervisor.status()["draining"])
+        (tmp_path / "go").touch()
+        assert await drained
         assert [(await node.job("many", id)).state for id in running] == ["done"] * 2
         jobs = [await node.job("many", id) for id in behind]
         assert [(job.state, job.failures) for job in jobs] == [("pending", 0)] * 4
@@ -192,9 +220,8 @@ async def test_a_batch_that_has_not_begun_goes_back_together(make: Make, server:
 
 async def test_a_node_that_is_released_charges_nobody(make: Make, server: Server, tmp_path: Path) -> None:
     async with make() as node:
-        file = tmp_path / "mark"
-        ids = await gathered(node, [{"do": "mark", "file": str(file), "s": 30}] * 3)
-        await node.until(file.exists)
+        ids = await gathered(node, [marking(tmp_path)] * 3)
+        await node.until((tmp_path / "mark").exists)
         await node.supervisor.release()
         jobs = [await node.job("many", id) for id in ids]
         assert [(job.state, job.failures) for job in jobs] == [("pending", 0)] * 3
@@ -203,13 +230,12 @@ async def test_a_node_that_is_released_charges_nobody(make: Make, server: Server
 
 async def test_one_cancelled_job_does_not_disturb_the_others(make: Make, tmp_path: Path) -> None:
     async with make() as node:
-        file = tmp_path / "mark"
-        payloads = [{"do": "mark", "file": str(file), "s": 0.6, "again": n < 2} for n in range(4)]
-        ids = await gathered(node, payloads)
-        await node.until(file.exists)
+        ids = await gathered(node, [marking(tmp_path, again=n < 2) for n in range(4)])
+        await node.until((tmp_path / "mark").exists)
         assert await node.outside.cancel("jobs.many", ids[0]) == "cancelling"
         assert await node.outside.cancel("jobs.many", ids[3]) == "cancelling"
-        first, second, third, fourth = await node.all_ended("many", ids, within_s=20)
+        (tmp_path / "go").touch()
+        first, second, third, fourth = await node.all_ended("many", ids)
         assert (first.state, first.attempts) == ("cancelled", 1), "it would have been tried again"
         assert (third.state, fourth.state) == ("done", "done"), "the first settle wins"
         assert second.attempts > 1
@@ -217,15 +243,19 @@ async def test_one_cancelled_job_does_not_disturb_the_others(make: Make, tmp_pat
 
 async def test_a_job_that_is_cancelled_before_its_batch_begins_never_runs(make: Make, tmp_path: Path) -> None:
     """Its batch waits in the worker's hands, behind a run that lasts: the others run without it."""
-    one = function("many", batch=2, batch_wait_ms=200, workers_max=1, timeout_ms=30_000)
+    one = function("many", batch=2, batch_wait_ms=200, workers_max=1, timeout_ms=120_000)
     async with make(one) as node:
         quick = await gathered(node, [{"do": "count"}] * 40)  # the pace is learned: batches are handed over ahead
         await node.all_ended("many", quick)
         files = [tmp_path / name for name in ("first", "second")]
-        payloads = [{"do": "mark", "file": str(file), "s": 0.4} for file in files for _ in range(2)]
+        payloads = [marking(tmp_path, file=str(file)) for file in files for _ in range(2)]
         ids = await gathered(node, payloads)
         await node.until(files[0].exists)
+        heard = asyncio.Event()
+        node.bus.on("cancel", lambda *_: heard.set())  # behind the supervisor's own listener
         await node.outside.cancel("jobs.many", ids[3])
+        await asyncio.wait_for(heard.wait(), 60)
+        (tmp_path / "go").touch()
         jobs = await node.all_ended("many", ids)
         assert [job.state for job in jobs] == ["done", "done", "done", "cancelled"]
         assert files[1].read_text() == "1\n"
@@ -233,11 +263,10 @@ async def test_a_job_that_is_cancelled_before_its_batch_begins_never_runs(make: 
 
 
 async def test_a_batch_whose_jobs_are_all_cancelled_is_stopped(make: Make, tmp_path: Path) -> None:
-    short = function("many", batch=2, batch_wait_ms=60_000, grace_ms=100, timeout_ms=30_000)
+    short = function("many", batch=2, batch_wait_ms=60_000, grace_ms=100, timeout_ms=120_000)
     async with make(short) as node:
-        file = tmp_path / "mark"
-        ids = await gathered(node, [{"do": "mark", "file": str(file), "s": 30}] * 2)
-        await node.until(file.exists)
+        ids = await gathered(node, [marking(tmp_path)] * 2)
+        await node.until((tmp_path / "mark").exists)
         for id in ids:
             await node.outside.cancel("jobs.many", id)
         jobs = await node.all_ended("many", ids)
@@ -246,28 +275,28 @@ async def test_a_batch_whose_jobs_are_all_cancelled_is_stopped(make: Make, tmp_p
 
 async def test_a_batch_runs_on_for_whom_it_is_not_lost(make: Make, tmp_path: Path, server: Server) -> None:
     """One job's lease is taken from us: its answer is refused, the others' are not."""
-    async with make(lease_ms=600) as node:
-        file = tmp_path / "mark"
-        ids = await gathered(node, [{"do": "mark", "file": str(file), "s": 1.2}] * 3)
-        await node.until(file.exists)
+    async with make(lease_ms=3_000) as node:
+        ids = await gathered(node, [marking(tmp_path)] * 3)
+        await node.until((tmp_path / "mark").exists)
         base = node.outside.base("jobs.many")
         await node.outside.link.command("HSET", f"{base}job:{ids[1]}", "h", "another")
+        await extended(node, server, [ids[0], ids[2]])
+        (tmp_path / "go").touch()
         jobs = await node.all_ended("many", [ids[0], ids[2]])
         assert [(job.state, job.attempts) for job in jobs] == [("done", 1)] * 2
         assert (await node.job("many", ids[1])).state != "done"
-        assert file.read_text().splitlines()[0] == "3"
+        assert (tmp_path / "mark").read_text().splitlines()[0] == "3"
 
 
-async def test_a_batch_that_is_lost_whole_is_ended(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with make(lease_ms=600) as node:
-        file = tmp_path / "mark"
-        ids = await gathered(node, [{"do": "mark", "file": str(file), "s": 30}] * 2)
-        await node.until(file.exists)
+async def test_a_batch_that_is_lost_whole_is_ended(make: Make, tmp_path: Path) -> None:
+    async with make(lease_ms=3_000) as node:
+        ids = await gathered(node, [marking(tmp_path)] * 2)
+        await node.until((tmp_path / "mark").exists)
         base = node.outside.base("jobs.many")
         for id in ids:
             await node.outside.link.command("HSET", f"{base}job:{id}", "h", "another")
         [pid] = node.workers("many")["pids"]
-        await node.until(lambda: not Path(f"/proc/{pid}").exists(), within_s=5)
+        await node.until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 async def test_the_output_of_a_batch_is_in_the_log_of_its_first(make: Make) -> None:
@@ -307,19 +336,16 @@ async def test_children_of_a_job_that_failed_wait_for_its_next_run(make: Make, s
 async def test_async_batches_run_side_by_side(make: Make) -> None:
     side = msgspec.structs.replace(function("side", batch=4, batch_wait_ms=60_000, workers_max=1), is_async=True)
     async with make(side) as node:
-        jobs = await node.all_ended("side", await gathered(node, ["x"] * 12, "side"))
+        jobs = await node.all_ended("side", await gathered(node, ["meet"] * 12, "side"))  # each waits for both others
         assert results(jobs) == [4] * 12
-        starts = sorted({job.history[0].started_ms for job in jobs})
-        ends = sorted({job.history[0].ended_ms for job in jobs})
         assert len({job.history[0].worker for job in jobs}) == 1
-        assert starts[-1] < ends[0], "one waited for another"
 
 
 async def test_neighbours_of_a_batch_that_crashed_run_again_and_only_it_is_charged(make: Make) -> None:
     """Two batches in one worker: nobody can say which of them it was, until each has run alone."""
     side = msgspec.structs.replace(function("side", batch=2, batch_wait_ms=60_000, workers_max=1), is_async=True)
     async with make(side) as node:
-        ids = await gathered(node, ["x"] * 4, "side")
+        ids = await gathered(node, ["stay once"] * 4, "side")
         await node.until(lambda: node.workers("side").get("runs") == 2)
         os.kill(node.workers("side")["pids"][0], signal.SIGKILL)
         jobs = await node.all_ended("side", ids)
@@ -336,10 +362,15 @@ async def test_a_function_that_takes_one_by_one_gets_a_batch_of_the_bus_one_by_o
         assert results(jobs) == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
 
 
-async def test_many_leases_of_a_batch_are_extended_in_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_leases_of_a_batch_are_extended_in_time(
+    make: Make, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More leases than one call extends."""
     monkeypatch.setattr(leases, "MOST_PER_CALL", 3)
-    async with make(lease_ms=1500) as node:  # less than the run takes
-        ids = await gathered(node, [{"do": "hang once"}] * 10)
+    async with make(lease_ms=3_000) as node:
+        ids = await gathered(node, [marking(tmp_path)] * 10)
+        await node.until((tmp_path / "mark").exists)
+        await extended(node, server, ids)
+        (tmp_path / "go").touch()
         jobs = await node.all_ended("many", ids)
-        assert [(job.state, job.attempts, job.failures) for job in jobs] == [("done", 2, 1)] * 10
+        assert [(job.state, job.attempts, job.failures) for job in jobs] == [("done", 1, 0)] * 10

@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -17,9 +16,11 @@ import msgspec
 import pytest
 
 from echod.errors import Refused
+from echod.model.ids import JobId
 from echod.model.job import NO_LANE
 from echod.supervisor import crews, pool, supervisor
 from echod.supervisor import worker as workers
+from echod.supervisor.bells import AGAIN_S, BEAT_S
 from echofn import frames
 from echofn.manifest import Constant, Function
 from server import Server
@@ -52,9 +53,16 @@ def act(payload, ctx):
     if do == "sleep":
         time.sleep(payload["s"])
         return ctx.attempt
+    if do == "stay once":
+        if ctx.attempt == 1: time.sleep(1000)
+        return ctx.attempt
+    if do == "until":
+        while not os.path.exists(payload["file"]): time.sleep(0.002)
+        return ctx.attempt
     if do == "mark":
         open(payload["file"], "a").write(f"{ctx.job_id} {ctx.fence} {os.getpid()}\\n")
         time.sleep(payload.get("s", 0))
+        while "until" in payload and not os.path.exists(payload["until"]): time.sleep(0.002)
         return ctx.attempt
     if do == "allocate":
         if ctx.attempt == 1: bytearray(1 << 30)
@@ -64,10 +72,12 @@ def act(payload, ctx):
         for _ in range(1200):
             os.mkdir("d"); os.chdir("d")
         return os.environ["HOME"]
-    if do == "start":
+    if do == "freeze the base":
         pid = subprocess.Popen(["/bin/sleep", "100"]).pid
-        open(payload["file"], "a").write(f"{pid}\\n")
-        time.sleep(payload["s"])
+        if ctx.attempt > 1: return
+        open(payload["file"], "w").write(f"{os.getppid()} {os.getpid()} {pid}")
+        os.kill(os.getppid(), signal.SIGSTOP)
+        time.sleep(1000)
     if do == "hang":
         while True: pass
     if do == "hang deaf":
@@ -100,8 +110,7 @@ def act(payload, ctx):
         return None
     if do == "progress":
         ctx.progress(0.5, "half")
-        open(payload["file"], "w").close()
-        time.sleep(1)
+        while not os.path.exists(payload["file"]): time.sleep(0.002)
         return None
     if ctx.attempt > payload.get("times", 1): return ctx.attempt
     if do == "abort": os.abort()
@@ -110,7 +119,7 @@ def act(payload, ctx):
     if do == "kill": os.kill(os.getpid(), signal.SIGKILL)
     if do == "close":
         os.closerange(3, 100)
-        time.sleep(30)
+        time.sleep(1000)
     raise AssertionError(do)
 
 def spread(payload, ctx):
@@ -133,8 +142,8 @@ def make(server: Server, tmp_path: Path) -> Make:
 
 @pytest.fixture
 async def node(make: Make) -> AsyncIterator[Rig]:
-    """A node that serves `act` and `spread` with a timeout of 1 s."""
-    async with make(function("act", timeout_ms=1_000), function("spread")) as made:
+    """A node that serves `act` and `spread`."""
+    async with make(function("act", timeout_ms=120_000), function("spread")) as made:
         yield made
 
 
@@ -214,10 +223,9 @@ async def test_a_job_for_a_version_that_is_gone_is_dead(node: Rig) -> None:
     ],
 )
 async def test_a_crash_is_charged_with_its_cause_and_run_again(node: Rig, payload: dict[str, Any], cause: str) -> None:
-    job = await node.ended("act", await node.mint("act", payload), within_s=5)
+    job = await node.ended("act", await node.mint("act", payload))
     assert (job.state, job.failures, result_of(job)) == ("done", 1, 2)
-    assert [run.cause for run in job.history] == [cause, ""]
-    assert job.history[1].started_ms - job.history[0].ended_ms < 1_000
+    assert [run.cause for run in job.history] == [cause, ""]  # a timeout or a lost lease would have another
 
 
 FORGED = frames.framed(frames.Ended(20, "done", 1, 1, 1, result=b"\xa6forged"))  # of the worker's 21st job
@@ -245,10 +253,11 @@ FORGED = frames.framed(frames.Ended(20, "done", 1, 1, 1, result=b"\xa6forged")) 
     ],
 )
 async def test_a_worker_that_lies_is_replaced_and_only_its_own_job_pays(make: Make, written: bytes, cause: str) -> None:
-    async with make(function("act", timeout_ms=500), cpus=1) as node:
+    timeout_ms = 2_000 if cause == "timeout" else 120_000
+    async with make(function("act", timeout_ms=timeout_ms), cpus=1) as node:
         await node.all_ended("act", await node.mint_many("act", [{"do": "return", "value": 0}] * 20))
         liar, *others = await node.mint_many(
-            "act", [{"do": "channel", "bytes": written, "s": 5}] + [{"do": "return", "value": n} for n in range(5)]
+            "act", [{"do": "channel", "bytes": written, "s": 1000}] + [{"do": "return", "value": n} for n in range(5)]
         )
         job = await node.ended("act", liar)
         assert (job.state, job.failures, job.history[0].cause) == ("done", 1, cause)
@@ -291,13 +300,13 @@ async def test_a_crash_waits_for_its_backoff(make: Make) -> None:
         assert job.history[1].started_ms - job.history[0].ended_ms >= 700
 
 
-async def test_a_worker_killed_by_hand_in_mid_run_costs_one_charge_and_less_than_a_second(node: Rig) -> None:
-    job_id = await node.mint("act", {"do": "sleep", "s": 0.3})
+async def test_a_worker_killed_by_hand_in_mid_run_costs_one_charge_and_no_lease(node: Rig) -> None:
+    job_id = await node.mint("act", {"do": "stay once"})
     pid = await node.running_job("act", job_id)
     os.kill(pid, signal.SIGKILL)
     job = await node.ended("act", job_id)
-    assert (job.state, job.failures, job.history[0].cause) == ("done", 1, "signal:KILL")
-    assert job.history[1].started_ms - job.history[0].ended_ms < 1_000
+    assert (job.state, job.failures) == ("done", 1)
+    assert [run.cause for run in job.history] == ["signal:KILL", ""]  # not "lost", when its lease was over
 
 
 async def test_an_idle_worker_that_dies_is_replaced_and_nobody_pays(node: Rig) -> None:
@@ -323,15 +332,16 @@ async def test_a_worker_that_does_not_begin_is_replaced_and_nobody_pays(
 
 async def test_an_idle_worker_that_does_not_stop_is_killed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "IDLE_WITHIN_S", 0.3)
-    async with make(idle_s=0.2) as node:
+    async with make() as node:
         pid, _ = result_of(await node.ended("act", await node.mint("act", {"do": "pid"})))
         os.kill(pid, signal.SIGSTOP)
+        node.shelf.activate(node.shelf.put("DEP00000000002", SOURCE, [function("spread")]))
         await node.until(lambda: node.workers("act")["count"] == 0)
         assert _alive([str(pid)]) == []
 
 
 async def test_the_base_dies_and_everything_goes_on(node: Rig) -> None:
-    job_id = await node.mint("act", {"do": "sleep", "s": 0.5})
+    job_id = await node.mint("act", {"do": "stay once"})
     await node.running_job("act", job_id)
     os.kill(int(str(node.supervisor.status()["base"])), signal.SIGKILL)
     job = await node.ended("act", job_id)
@@ -356,19 +366,14 @@ async def test_what_a_worker_wrote_is_wiped_with_it(make: Make) -> None:
 
 
 async def test_a_base_that_does_not_answer_is_replaced(make: Make, tmp_path: Path) -> None:
-    async with make(function("act", timeout_ms=300)) as node:
-        await node.ended("act", await node.mint("act", {"do": "pid"}))
-        base = int(str(node.supervisor.status()["base"]))
-        started = tmp_path / "started"
-        job_id = await node.mint("act", {"do": "start", "file": str(started), "s": 0.6})
-        await node.until(lambda: started.exists() and started.read_text().endswith("\n"))
-        child = started.read_text().split()[0]
-        [pid] = node.workers("act")["pids"]
-        os.kill(base, signal.SIGSTOP)
-        await node.until(lambda: _charged(node, job_id), within_s=15)
-        assert (await node.job("act", job_id)).history[0].cause == "timeout"
-        assert node.supervisor.status()["base"] != base
-        assert _alive([str(base), str(pid), child]) == []
+    """It stops while a run works that is to be ended by it."""
+    async with make(function("act", timeout_ms=1_000)) as node:
+        told = tmp_path / "told"
+        job = await node.ended("act", await node.mint("act", {"do": "freeze the base", "file": str(told)}))
+        assert (job.state, job.history[0].cause) == ("done", "timeout")
+        base, *below = told.read_text().split()
+        assert node.supervisor.status()["base"] != int(base)
+        assert _alive([base, *below]) == []
         assert (await node.ended("act", await node.mint("act", {"do": "pid"}))).state == "done"
 
 
@@ -379,12 +384,12 @@ async def test_a_hang_ends_at_its_timeout(make: Make) -> None:
     async with make(function("act", timeout_ms=300, retries=0)) as node:
         job = await node.ended("act", await node.mint("act", {"do": "hang"}))
         assert (job.state, job.error and job.error.cause) == ("dead", "timeout")
-        assert 300 <= job.history[0].ended_ms - job.history[0].started_ms < 2_000
-        assert job.history[0].cpu_us > 50_000  # it paid for what it burnt
+        assert job.history[0].ended_ms - job.history[0].started_ms >= 300
+        assert job.history[0].cpu_us > 10_000  # it paid for what it burnt
 
 
 async def test_after_a_timeout_no_process_of_the_run_is_left(make: Make, tmp_path: Path) -> None:
-    async with make(function("act", timeout_ms=800, retries=0)) as node:
+    async with make(function("act", timeout_ms=2_000, retries=0)) as node:
         job = await node.ended("act", await node.mint("act", {"do": "hang deaf", "file": str(tmp_path / "pids")}))
         assert (job.error and job.error.cause) == "timeout"
         pids = (tmp_path / "pids").read_text().split()
@@ -403,7 +408,7 @@ async def test_timeouts_leave_nothing_behind(make: Make) -> None:
         await node.until(
             lambda: not list((node.state / "tmp").glob("*/*"))
         )  # wiped in a thread, after the worker is gone
-        assert _zombies_below(int(str(node.supervisor.status()["base"]))) == 0
+        await node.until(lambda: _zombies_below(int(str(node.supervisor.status()["base"]))) == 0)
 
 
 def _alive(pids: Sequence[str]) -> list[str]:
@@ -433,40 +438,43 @@ def _zombies_below(base: int) -> int:
 
 
 async def test_a_job_that_one_node_has_no_hands_for_is_run_by_another(server: Server, tmp_path: Path) -> None:
-    functions = [function("act", timeout_ms=30_000), function("spread")]
+    functions = [function("act", timeout_ms=120_000), function("spread")]
     one = rigs.rig(server.address, tmp_path / "1", SOURCE, functions, cpus=1)
     two = rigs.rig(server.address, tmp_path / "2", SOURCE, functions, cpus=1, node="NOD00000000002")
     async with one as first, two:
-        started = time.monotonic()
-        slow = [await first.mint("act", {"do": "sleep", "s": 2.0}) for _ in range(2)]
+        marks, go = tmp_path / "marks", tmp_path / "go"
+        payload = {"do": "mark", "file": str(marks), "until": str(go)}
+        slow = [await first.mint("act", payload) for _ in range(2)]
+        await first.until(lambda: marks.exists() and marks.read_text().count("\n") == 2)  # side by side
+        go.touch()
         jobs = await first.all_ended("act", slow)
-        assert time.monotonic() - started < 3.8  # side by side, not one after the other
         assert len({job.history[0].worker for job in jobs}) == 2
 
 
 async def test_a_bell_that_a_full_node_heard_is_heard_at_once_by_one_with_hands(server: Server, tmp_path: Path) -> None:
-    functions = [function("act", timeout_ms=30_000), function("spread")]
+    functions = [function("act", timeout_ms=120_000), function("spread")]
     one = rigs.rig(server.address, tmp_path / "1", SOURCE, functions, cpus=1)
     two = rigs.rig(server.address, tmp_path / "2", SOURCE, functions, cpus=1, node="NOD00000000002")
     async with one as first:
-        slow = await first.mint("act", {"do": "sleep", "s": 8.0})
+        go = tmp_path / "go"
+        slow = await first.mint("act", {"do": "until", "file": str(go)})
         await first.running_job("act", slow)
         async with two as second:
             await second.until(lambda: second.supervisor.has_room())
             await first.ended("act", await first.mint("act", {"do": "return", "value": 0}))  # its worker is warm now
-            for _ in range(6):  # each node hears some of them first
-                started = time.monotonic()
-                await first.ended("act", await first.mint("act", {"do": "return", "value": 0}))
-                assert time.monotonic() - started < 0.4
-                await asyncio.sleep(0.6)
-        assert (await first.job("act", slow)).state == "active"
+            for _ in range(6):  # each node hears some of them first; a bell that is kept or rests does so for a beat
+                await first.ended("act", await first.mint("act", {"do": "return", "value": 0}), within_s=BEAT_S / 2)
+                await asyncio.sleep(2 * AGAIN_S)  # or it would count as one that came back
+            assert (await first.job("act", slow)).state == "active"
+            go.touch()
+            await first.ended("act", slow)
 
 
 async def test_a_cancel_while_a_pinned_version_is_fetched_is_obeyed(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    act = function("act", timeout_ms=30_000, grace_ms=300)
-    async with make(act, lease_ms=3_000) as node:
+    act = function("act", timeout_ms=120_000, grace_ms=300)
+    async with make(act) as node:
         other = node.shelf.put("DEP00000000002", SOURCE, [act])
         asked, fetched = asyncio.Event(), asyncio.Event()
         manifest = node.shelf.manifest
@@ -477,12 +485,20 @@ async def test_a_cancel_while_a_pinned_version_is_fetched_is_obeyed(
             return await manifest(version)
 
         monkeypatch.setattr(node.shelf, "manifest", slowly)
-        job = await node.mint("act", {"do": "sleep", "s": 20}, version=other.version)
-        await asyncio.wait_for(asked.wait(), 10)
+        job = await node.mint("act", {"do": "sleep", "s": 1000}, version=other.version)
+        await asyncio.wait_for(asked.wait(), 60)
+        heard = heard_cancel(node)
         assert await node.outside.cancel("jobs.act", job) == "cancelling"
-        await asyncio.sleep(0.2)  # the news is heard
+        await asyncio.wait_for(heard.wait(), 60)
         fetched.set()
-        assert (await node.ended("act", job, within_s=8)).state == "cancelled"
+        assert (await node.ended("act", job)).state == "cancelled"
+
+
+def heard_cancel(node: Rig) -> asyncio.Event:
+    """Set once the node has heard of a cancel; behind the supervisor's own listener."""
+    heard = asyncio.Event()
+    node.bus.on("cancel", lambda *_: heard.set())
+    return heard
 
 
 async def test_a_node_that_stops_in_mid_run_loses_and_charges_nothing(server: Server, tmp_path: Path) -> None:
@@ -494,21 +510,23 @@ async def test_a_node_that_stops_in_mid_run_loses_and_charges_nothing(server: Se
             jobs += await running.mint_many("act", [{"do": "sleep", "s": 0.002}] * 100)
             await running.until(lambda running=running, job=jobs[n * 60]: _all_done(running, [job]))
     async with rigs.rig(server.address, tmp_path / "last", SOURCE, functions) as running:
-        await running.until(lambda: _all_done(running, jobs), within_s=20)
+        await running.until(lambda: _all_done(running, jobs))
         assert {(await running.job("act", job)).failures for job in jobs} == {0}
 
 
 # ---- fetch-ahead, recycling, failed starts ------------------------------------------------------------------------
 
 
-async def test_what_waits_behind_a_slow_job_is_run_by_others(make: Make) -> None:
-    async with make(function("act", timeout_ms=30_000), cpus=2) as node:
+async def test_what_waits_behind_a_slow_job_is_run_by_others(make: Make, tmp_path: Path) -> None:
+    async with make(function("act", timeout_ms=120_000), cpus=2) as node:
         await node.all_ended("act", await node.mint_many("act", [{"do": "return", "value": 0}] * 30))
-        slow = await node.mint("act", {"do": "sleep", "s": 4})
+        slow = await node.mint("act", {"do": "until", "file": str(tmp_path / "go")})
         quick = await node.mint_many("act", [{"do": "return", "value": n} for n in range(10)])
-        jobs = await node.all_ended("act", quick, within_s=3)
+        jobs = await node.all_ended("act", quick)
         assert {(job.state, job.failures) for job in jobs} == {("done", 0)}
         assert (await node.job("act", slow)).state == "active"
+        (tmp_path / "go").touch()
+        assert (await node.ended("act", slow)).failures == 0
 
 
 async def test_a_worker_is_replaced_after_its_share(make: Make) -> None:
@@ -550,7 +568,7 @@ async def test_a_worker_that_dies_right_after_its_start_does_not_loop_for_ever(m
         + SOURCE
     )
     async with make(function("act", retries=0), source=source) as node:
-        job = await node.ended("act", await node.mint("act", {"do": "sleep", "s": 1}), within_s=15)
+        job = await node.ended("act", await node.mint("act", {"do": "sleep", "s": 1000}))
         assert job.state == "dead"
 
 
@@ -574,23 +592,23 @@ async def test_the_minimum_of_workers_is_ready_before_any_job(make: Make) -> Non
 
 def _version(text: str) -> str:
     return f'''
-import time
+import os, time
 def act(payload, ctx):
-    time.sleep(payload["s"])
+    time.sleep(payload.get("s", 0))
+    while "until" in payload and not os.path.exists(payload["until"]): time.sleep(0.002)
     return "{text}"
 '''
 
 
-async def test_a_running_job_ends_on_its_code_and_the_next_runs_on_the_new(make: Make) -> None:
-    async with make(function("act", timeout_ms=30_000), source=_version("old"), cpus=1) as node:
-        running = await node.mint("act", {"s": 1.0})
+async def test_a_running_job_ends_on_its_code_and_the_next_runs_on_the_new(make: Make, tmp_path: Path) -> None:
+    async with make(function("act", timeout_ms=120_000), source=_version("old"), cpus=1) as node:
+        running = await node.mint("act", {"until": str(tmp_path / "go")})
         await node.running_job("act", running)
         node.shelf.activate(node.shelf.put("DEP00000000002", _version("new"), [function("act")]))
-        started = time.monotonic()
         fresh = await node.ended("act", await node.mint("act", {"s": 0}))
         assert result_of(fresh) == "new"
-        assert time.monotonic() - started < 0.9  # it did not wait for the old one
-        assert (await node.job("act", running)).state == "active"
+        assert (await node.job("act", running)).state == "active"  # the new one did not wait for it
+        (tmp_path / "go").touch()
         old = await node.ended("act", running)
         assert (result_of(old), old.failures, old.version) == ("old", 0, rigs.VERSION)
         await node.until(lambda: node.workers("act")["count"] == 1)
@@ -598,20 +616,25 @@ async def test_a_running_job_ends_on_its_code_and_the_next_runs_on_the_new(make:
 
 async def test_a_switch_under_load_loses_and_charges_nothing(make: Make) -> None:
     async with make(function("act"), source=_version("0")) as node:
-        jobs = await node.mint_many("act", [{"s": 0.002}] * 600)
-        for n in range(1, 5):
-            await node.ended("act", jobs[n * 60])
-            node.shelf.activate(node.shelf.put(f"DEP0000000000{n}", _version(str(n)), [function("act")]))
+        jobs: list[JobId] = []
+        for n in range(5):
+            if n:
+                new = node.shelf.put(f"DEP0000000001{n}", _version(str(n)), [function("act")])
+                node.shelf.activate(new)
+                await node.until(lambda new=new: new.version in node.supervisor.running())
+            fresh = await node.mint_many("act", [{"s": 0.002}] * 120)
+            await node.ended("act", fresh[0])
+            jobs += fresh
         done = await node.all_ended("act", jobs)
         assert {job.state for job in done} == {"done"}
         assert sum(job.failures for job in done) == 0
         seen = [result_of(job) for job in done]
-        assert len(set(seen)) >= 3
-        assert seen[-1] == "4"
+        assert seen[::120] == ["0", "1", "2", "3", "4"]
+        assert set(seen[480:]) == {"4"}
 
 
 async def test_a_version_that_cannot_be_had_claims_nothing_and_says_so_once(
-    make: Make, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervisor, "RETRY_S", 0.01)
     async with make(function("act"), source=_version("old"), cpus=1) as node:
@@ -625,12 +648,13 @@ async def test_a_version_that_cannot_be_had_claims_nothing_and_says_so_once(
             raise Refused("no room")
 
         monkeypatch.setattr(node.shelf, "folder", broken)
-        running = await node.mint("act", {"s": 0.3})
+        running = await node.mint("act", {"until": str(tmp_path / "go")})
         await node.running_job("act", running)
         node.shelf.activate(node.shelf.put("DEP00000000002", _version("new"), [function("act")]))
         await node.until(lambda: node.supervisor.ails)
         assert node.supervisor.ails == ("version DEP00000000002 is not run here: no room",)
         waiting = await node.mint("act", {"s": 0})
+        (tmp_path / "go").touch()
         assert result_of(await node.ended("act", running)) == "old"
         await node.until(lambda: tries > 4)
         is_whole = True
@@ -650,7 +674,7 @@ async def test_a_bell_for_what_one_node_cannot_run_is_heard_by_one_that_can(serv
         async with two:
             await first.ended("act", job)
             for _ in range(4):  # each node hears some of them first
-                await first.ended("act", await first.mint("act", {"do": "return", "value": 0}), within_s=5)
+                await first.ended("act", await first.mint("act", {"do": "return", "value": 0}), within_s=BEAT_S / 2)
 
 
 async def test_workers_are_ready_before_the_switch_that_they_were_asked_for(
@@ -706,43 +730,58 @@ async def test_jobs_of_a_function_that_is_gone_wait_until_it_is_back(make: Make)
 
 
 async def test_a_cancelled_run_is_stopped_after_its_grace(make: Make) -> None:
-    async with make(function("act", timeout_ms=60_000, grace_ms=200)) as node:
+    async with make(function("act", timeout_ms=120_000, grace_ms=200)) as node:
         job_id = await node.mint("act", {"do": "hang"})
         await node.running_job("act", job_id)
         assert await node.outside.cancel("jobs.act", job_id) == "cancelling"
-        job = await node.ended("act", job_id, within_s=5)
+        job = await node.ended("act", job_id)
         assert (job.state, job.failures) == ("cancelled", 0)
 
 
-async def test_a_result_that_comes_before_the_stop_stands(make: Make) -> None:
-    async with make(function("act", grace_ms=10_000)) as node:
-        job_id = await node.mint("act", {"do": "sleep", "s": 0.5})
+async def test_a_result_that_comes_before_the_stop_stands(make: Make, tmp_path: Path) -> None:
+    async with make(function("act", grace_ms=120_000)) as node:
+        job_id = await node.mint("act", {"do": "until", "file": str(tmp_path / "go")})
         await node.running_job("act", job_id)
+        heard = heard_cancel(node)
         await node.outside.cancel("jobs.act", job_id)
+        await asyncio.wait_for(heard.wait(), 60)
+        (tmp_path / "go").touch()
         job = await node.ended("act", job_id)
         assert (job.state, result_of(job)) == ("done", 1)
 
 
-async def test_a_long_job_outlives_its_lease_many_times(make: Make, tmp_path: Path) -> None:
-    async with make(function("act", timeout_ms=60_000), lease_ms=1_000) as node:
-        log = tmp_path / "starts"
-        job = await node.ended("act", await node.mint("act", {"do": "mark", "file": str(log), "s": 3.5}))
+async def test_a_long_job_outlives_its_lease(make: Make, server: Server, tmp_path: Path) -> None:
+    lease_ms = 3_000
+    async with make(function("act", timeout_ms=120_000), lease_ms=lease_ms) as node:
+        log, go = tmp_path / "starts", tmp_path / "go"
+        job_id = await node.mint("act", {"do": "mark", "file": str(log), "until": str(go)})
+        first_ms = int(await node.until(lambda: server.command("ZSCORE", "emq:{jobs.act}:active", job_id)))
+
+        def held_ms() -> int:
+            return int(server.command("ZSCORE", "emq:{jobs.act}:active", job_id) or 0)  # type: ignore[call-overload]
+
+        await node.until(lambda: held_ms() > first_ms + 1.5 * lease_ms)
+        go.touch()
+        job = await node.ended("act", job_id)
         assert (job.state, job.failures, job.attempts) == ("done", 0, 1)
         assert len(log.read_text().splitlines()) == 1
 
 
-async def test_begun_runs_are_marked_within_a_second(make: Make, server: Server) -> None:
-    async with make(function("act", timeout_ms=60_000)) as node:
-        job_id = await node.mint("act", {"do": "sleep", "s": 2})
-        await node.running_job("act", job_id)
+async def test_begun_runs_are_marked_long_before_their_lease_is_extended(
+    make: Make, server: Server, tmp_path: Path
+) -> None:
+    async with make(function("act", timeout_ms=120_000), lease_ms=120_000) as node:
+        job_id = await node.mint("act", {"do": "until", "file": str(tmp_path / "go")})
         row = f"emq:{{jobs.act}}:job:{job_id}"
-        await node.until(lambda: server.command("HGET", row, "b"), within_s=1.0)
+        await node.until(lambda: server.command("HGET", row, "b"), within_s=20)  # a third of the lease is 40 s
+        (tmp_path / "go").touch()
+        await node.ended("act", job_id)
 
 
 async def test_ten_thousand_quick_jobs_raise_no_alarm(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
     async with make(function("act", recycle_jobs=100_000), lease_ms=3_000) as node:
         jobs = await node.mint_many("act", [{"do": "return", "value": None}] * 10_000)
-        await node.all_ended("act", jobs, within_s=60)
+        await node.all_ended("act", jobs, within_s=300)
         assert node.supervisor.status()["refused"] == 0
     out, err = capfd.readouterr()
     assert "lease." not in out + err
@@ -789,29 +828,30 @@ def _settles(server: Server) -> int:
 # ---- drain --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_drain_lets_runs_end_and_gives_back_the_rest(make: Make) -> None:
-    async with make(function("act", timeout_ms=30_000), cpus=1) as node:
+async def test_a_drain_lets_runs_end_and_gives_back_the_rest(make: Make, tmp_path: Path) -> None:
+    async with make(function("act", timeout_ms=120_000), cpus=1) as node:
         await node.all_ended("act", await node.mint_many("act", [{"do": "return", "value": 0}] * 30))
-        first = await node.mint("act", {"do": "sleep", "s": 0.4})
+        first = await node.mint("act", {"do": "until", "file": str(tmp_path / "go")})
         rest = await node.mint_many("act", [{"do": "return", "value": n} for n in range(5)])
         await node.running_job("act", first)
-        assert await node.supervisor.drain(5.0)
+        drained = asyncio.create_task(node.supervisor.drain(120.0))
+        await node.until(lambda: node.supervisor.status()["draining"])
+        (tmp_path / "go").touch()
+        assert await drained
         assert (await node.job("act", first)).state == "done"
         for job_id in rest:
             job = await node.job("act", job_id)
-            assert (job.state, job.failures) in {("pending", 0), ("done", 0)}
+            assert (job.state, job.failures) == ("pending", 0)
         assert not node.supervisor.has_room()
         assert node.workers("act")["count"] == 0
 
 
 async def test_a_drain_ends_at_its_deadline_and_a_release_gives_everything_back(make: Make) -> None:
-    async with make(function("act", timeout_ms=30_000)) as node:
+    async with make(function("act", timeout_ms=600_000)) as node:
         job_id = await node.mint("act", {"do": "hang"})
         await node.running_job("act", job_id)
         assert not await node.supervisor.drain(0.2)
-        started = time.monotonic()
-        await node.supervisor.release()
-        assert time.monotonic() - started < 1.0
+        await asyncio.wait_for(node.supervisor.release(), 120)
         job = await node.job("act", job_id)
         assert (job.state, job.failures) == ("pending", 0)  # we stopped it: it is not charged
 
@@ -821,9 +861,9 @@ async def test_jobs_that_end_during_a_drain_run_once(make: Make, tmp_path: Path)
     async with make(function("act"), cpus=2) as node:
         jobs = await node.mint_many("act", [{"do": "mark", "file": str(log), "s": 0.002}] * 200)
         await node.ended("act", jobs[50])
-        assert await node.supervisor.drain(5.0)
+        assert await node.supervisor.drain(120.0)
     async with make(function("act"), cpus=2) as node:
-        await node.until(lambda: _all_done(node, jobs), within_s=20)
+        await node.until(lambda: _all_done(node, jobs))
     starts = [line.split()[0] for line in log.read_text().splitlines()]
     assert sorted(starts) == sorted(jobs)
 
@@ -843,11 +883,11 @@ async def test_a_restarted_bus_gets_every_verdict(tmp_path: Path) -> None:
         async with rigs.rig(server.address, tmp_path, SOURCE, [function("act")]) as node:
             jobs = await node.mint_many("act", [{"do": "mark", "file": str(log), "s": 0.01}] * 100)
             await node.ended("act", jobs[10])
-            server.command("WAITAOF", 1, 0, 1000)
+            assert server.command("WAITAOF", 1, 0, 30_000) == [1, 0]
             server.kill()
             await node.until(lambda: not node.bus.connected)
             await asyncio.to_thread(server.start)
-            await node.until(lambda: _all_done(node, jobs), within_s=20)
+            await node.until(lambda: _all_done(node, jobs))
             starts = [line.split()[0] for line in log.read_text().splitlines()]
             assert set(starts) == set(jobs)
     finally:
@@ -857,47 +897,49 @@ async def test_a_restarted_bus_gets_every_verdict(tmp_path: Path) -> None:
 async def test_a_run_goes_on_while_the_bus_is_away_and_is_settled_after(
     make: Make, server: Server, tmp_path: Path
 ) -> None:
-    log = tmp_path / "starts"
-    async with make(function("act", timeout_ms=30_000)) as node:
-        job_id = await node.mint("act", {"do": "mark", "file": str(log), "s": 0.5})
+    log, go = tmp_path / "starts", tmp_path / "go"
+    async with make(function("act", timeout_ms=120_000)) as node:
+        job_id = await node.mint("act", {"do": "mark", "file": str(log), "until": str(go)})
         await node.running_job("act", job_id)
         with server.paused():
+            go.touch()
             await node.until(lambda: node.workers("act")["busy"] == 0)
-            await node.until(lambda: not node.bus.connected, within_s=5)
-        await node.until(lambda: _all_done(node, [job_id]), within_s=10)
+            await node.until(lambda: not node.bus.connected)
+        await node.until(lambda: _all_done(node, [job_id]))
         assert len(log.read_text().splitlines()) == 1
 
 
 async def test_a_frozen_node_gives_up_its_lease_and_never_settles_past_it(server: Server, tmp_path: Path) -> None:
-    log = tmp_path / "starts"
-    functions = [function("act", timeout_ms=30_000)]
+    log, go = tmp_path / "starts", tmp_path / "go"
+    functions = [function("act", timeout_ms=120_000)]
     (tmp_path / "functions.msgpack").write_bytes(msgspec.msgpack.encode(functions))
     (tmp_path / "source.py").write_text(SOURCE)
     path = os.pathsep.join([str(Path(rigs.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     frozen = await asyncio.create_subprocess_exec(
-        sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "1000",
+        sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "3000",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     assert frozen.stdout is not None
     assert frozen.stderr is not None
     try:
-        assert (await asyncio.wait_for(frozen.stdout.readline(), 10)).startswith(b"serving")
+        assert (await asyncio.wait_for(frozen.stdout.readline(), 60)).startswith(b"serving")
         other = tmp_path / "other"
-        async with rigs.rig(server.address, other, SOURCE, functions, lease_ms=1_000, node="NOD00000000003") as node:
+        async with rigs.rig(server.address, other, SOURCE, functions, node="NOD00000000003") as node:
             node.supervisor.room.clear()
-            await node.supervisor.drain(1.0)  # it ticks, and leaves the job to the one that will freeze
-            job_id = await node.mint("act", {"do": "mark", "file": str(log), "s": 1.5})
+            assert await node.supervisor.drain(60.0)  # it ticks, and leaves the job to the one that will freeze
+            job_id = await node.mint("act", {"do": "mark", "file": str(log), "until": str(go)})
             await node.until(lambda: log.exists() and log.read_text())
             await node.until(lambda: server.command("HGET", f"emq:{{jobs.act}}:job:{job_id}", "b"))
             os.kill(frozen.pid, signal.SIGSTOP)
-            lost = await node.until(lambda: _charged(node, job_id), within_s=10)
+            go.touch()  # what the run gave lies there when the node goes on
+            lost = await node.until(lambda: _charged(node, job_id))
             assert lost.history[-1].outcome == "lost"
             assert lost.failures == 1
             os.kill(frozen.pid, signal.SIGCONT)
-            job = await node.ended("act", job_id, within_s=10)
+            job = await node.ended("act", job_id)
             assert (job.state, job.failures, job.attempts) == ("done", 1, 2)
         frozen.terminate()
-        _, errors = await asyncio.wait_for(frozen.communicate(), 10)
+        _, errors = await asyncio.wait_for(frozen.communicate(), 60)
         assert b"lease.expired" in errors + _
         assert b"settle.refused" not in errors + _
     finally:
@@ -913,27 +955,30 @@ async def _charged(node: Rig, job_id: str) -> Any:
 
 
 async def test_a_killed_supervisor_leaves_no_process(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "functions.msgpack").write_bytes(msgspec.msgpack.encode([function("act", timeout_ms=30_000)]))
+    (tmp_path / "functions.msgpack").write_bytes(msgspec.msgpack.encode([function("act", timeout_ms=120_000)]))
     (tmp_path / "source.py").write_text(SOURCE)
     path = os.pathsep.join([str(Path(rigs.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     victim = await asyncio.create_subprocess_exec(
-        sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "1000",
+        sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "15000",
         stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     try:
         assert victim.stdout is not None
-        assert (await asyncio.wait_for(victim.stdout.readline(), 10)).startswith(b"serving")
+        assert (await asyncio.wait_for(victim.stdout.readline(), 60)).startswith(b"serving")
         other = tmp_path / "other"
-        async with rigs.rig(server.address, other, SOURCE, [function("act")], lease_ms=1_000) as node:
-            await node.supervisor.drain(1.0)
+        async with rigs.rig(server.address, other, SOURCE, [function("act")]) as node:
+            assert await node.supervisor.drain(60.0)
             pids = tmp_path / "pids"
             job_id = await node.mint("act", {"do": "hang deaf", "file": str(pids)})
             await node.until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
             await node.until(lambda: server.command("HGET", f"emq:{{jobs.act}}:job:{job_id}", "b"))
             victim.kill()
             await victim.wait()
-            await node.until(lambda: not _alive(pids.read_text().split()), within_s=1.0)
-            lost = await node.until(lambda: _charged(node, job_id), within_s=5)
+            await node.until(lambda: not _alive(pids.read_text().split()))  # they would live for a quarter of an hour
+            for _ in range(3):  # at one step of more than a lease, what is lost would be held back for another
+                server.clock.advance(6_000)
+                await node.bus.tick("jobs.act")
+            lost = await node.until(lambda: _charged(node, job_id))
             assert [(run.outcome, run.cause) for run in lost.history] == [("lost", "lost")]
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -953,7 +998,11 @@ async def test_children_are_minted_under_the_ids_that_the_run_was_told(node: Rig
         children.append(await node.job("act", child))
     assert [result_of(child) for child in children] == list(range(1_000))
     assert {(child.parent, child.lane) for child in children} == {(parent.id, NO_LANE)}
-    assert await node.outside.sweep_out("jobs.spread", older_ms=0) == []
+    await node.until(lambda: _is_swept(node))
+
+
+async def _is_swept(node: Rig) -> bool:
+    return await node.outside.sweep_out("jobs.spread", older_ms=0) == []
 
 
 async def _is_done(node: Rig, job: str) -> bool:
@@ -988,7 +1037,7 @@ async def test_every_line_lands_in_its_own_job(node: Rig) -> None:
             ("stdout", "to stdout"),
         ]
         assert {line.attempt for line in lines} == {1}
-        assert all(job.minted_ms <= line.at_ms <= (job.ended_ms or 0) + 100 for line in lines)
+        assert all(job.minted_ms <= line.at_ms <= node.bus.clock.now_ms() for line in lines)
 
 
 async def test_what_is_written_past_python_is_kept_too(node: Rig) -> None:
@@ -1041,9 +1090,11 @@ async def test_a_flood_of_output_is_cut_and_says_so(node: Rig) -> None:
 
 async def test_progress_is_shown_while_the_job_runs(make: Make, tmp_path: Path) -> None:
     async with make(function("act")) as node:
-        job_id = await node.mint("act", {"do": "progress", "file": str(tmp_path / "told")})
-        job = await node.until(lambda: _progressed(node, job_id), within_s=3)
+        job_id = await node.mint("act", {"do": "progress", "file": str(tmp_path / "go")})
+        job = await node.until(lambda: _progressed(node, job_id))
         assert (job.state, job.progress) == ("active", (0.5, "half"))
+        (tmp_path / "go").touch()
+        assert (await node.ended("act", job_id)).state == "done"
 
 
 async def _progressed(node: Rig, job_id: str) -> Any:

@@ -47,15 +47,20 @@ def nameless(payload, ctx):
     time.sleep(payload["s"])
     return len(held)
 
-def start(words): subprocess.Popen(words)
+def is_open(gate): return os.path.exists(os.path.join(os.path.dirname(__file__), gate))
 
 def thread(payload, ctx):
-    timer = threading.Timer(payload["s"], start, [payload["words"]])
-    timer.daemon = True  # else its worker would end with the run
-    timer.start()
+    def start():
+        while not is_open(payload["gate"]): time.sleep(0.01)
+        subprocess.Popen(payload["words"])
+    threading.Thread(target=start, daemon=True).start()  # else its worker would end with the run
 
 async def timer(payload, ctx):
-    asyncio.get_running_loop().call_later(payload["s"], start, payload["words"])
+    loop = asyncio.get_running_loop()
+    def start():
+        if is_open(payload["gate"]): subprocess.Popen(payload["words"])
+        else: loop.call_later(0.01, start)
+    start()
 """
 
 
@@ -68,13 +73,13 @@ def served(server: Server, tmp_path: Path) -> Any:
 
 
 async def end_of(node: Rig, name: str, **payload: Any) -> Any:
-    return await node.ended(name, await node.mint(name, payload), within_s=20)
+    return await node.ended(name, await node.mint(name, payload))
 
 
 @pytest.mark.parametrize("level", ["minimal", "standard", "strict"])
 async def test_shared_memory_past_the_limit_ends_the_run(served: Any, level: str) -> None:
     async with served("shared", level, memory_bytes=100 * MB, retries=0) as node:
-        job = await end_of(node, "shared", bytes=150 * MB, s=30)
+        job = await end_of(node, "shared", bytes=150 * MB, s=1000)
         assert (job.state, job.history[0].cause) == ("dead", "memory")
         assert 'of 100 MB. Add memory="200MB" to @queue (jobs.py:1)' in job.error.message
         assert (await end_of(node, "shared", bytes=50 * MB, s=0.5)).state == "done"
@@ -86,7 +91,7 @@ async def test_the_memory_of_all_processes_of_a_run_is_bounded_together(
 ) -> None:
     """Each has less than the limit. After the kill none of them is left."""
     async with served("many", level, memory_bytes=200 * MB, processes=4, retries=0) as node:
-        job = await end_of(node, "many", bytes=90 * MB, s=30, count=3, file="")
+        job = await end_of(node, "many", bytes=90 * MB, s=1000, count=3, file="")
         assert (job.state, job.history[0].cause) == ("dead", "memory")
         job = await end_of(node, "many", bytes=90 * MB, s=0.5, count=1, file="")
         assert job.state == "done"
@@ -95,7 +100,7 @@ async def test_the_memory_of_all_processes_of_a_run_is_bounded_together(
 async def test_none_of_a_tree_that_took_too_much_is_left(served: Any, tmp_path: Path) -> None:
     async with served("many", "minimal", memory_bytes=200 * MB, retries=0) as node:
         pids = tmp_path / "pids"
-        job = await end_of(node, "many", bytes=90 * MB, s=30, count=3, file=str(pids))
+        job = await end_of(node, "many", bytes=90 * MB, s=1000, count=3, file=str(pids))
         assert (job.state, job.history[0].cause) == ("dead", "memory")
         assert [pid for pid in pids.read_text().split() if alive(int(pid))] == []
 
@@ -105,7 +110,7 @@ async def test_more_threads_than_allowed_end_the_run(served: Any, level: str) ->
     """Where the kernel counts threads (a uid of its own), the 257th does not start; elsewhere they are seen."""
     async with served("threads", level, memory_bytes=Policy().memory_bytes) as node:
         assert (await end_of(node, "threads", count=200, s=0.5)).state == "done"
-        job = await end_of(node, "threads", count=400, s=2)
+        job = await end_of(node, "threads", count=400, s=1000)
         assert (job.state, job.attempts, job.error.cause) == ("dead", 1, "wall:threads")
         kernels = "more than 256 threads (jobs.py:"
         assert kernels in job.error.message or "threads, more than 256 (jobs.py:1)" in job.error.message
@@ -117,7 +122,7 @@ async def test_more_threads_than_allowed_end_the_run(served: Any, level: str) ->
 @pytest.mark.parametrize("level", ["minimal", "standard"])
 async def test_files_without_a_name_fill_tmp_too(served: Any, level: str) -> None:
     async with served("nameless", level, tmp_bytes=8 * MB, retries=0) as node:
-        job = await end_of(node, "nameless", bytes=6 * MB, s=30)
+        job = await end_of(node, "nameless", bytes=6 * MB, s=1000)
         assert (job.state, job.history[0].cause) == ("dead", "wall:tmp")
         assert (await end_of(node, "nameless", bytes=MB, s=0.5)).state == "done"
 
@@ -135,14 +140,17 @@ def started(words: list[str]) -> list[int]:
 
 @pytest.mark.parametrize("level", ["minimal", "standard", "strict"])
 @pytest.mark.parametrize("how", ["thread", "timer"])
-async def test_a_process_that_comes_after_its_run_ends_with_its_worker(served: Any, how: str, level: str) -> None:
+async def test_a_process_that_comes_after_its_run_ends_with_its_worker(
+    served: Any, tmp_path: Path, how: str, level: str
+) -> None:
     """And not a minute later, when the idle worker is let go. What has nothing to start it keeps its worker."""
     words = ["/bin/sleep", f"{100 + random.random()}"]
     async with served(how, level, processes=4, is_async=how == "timer") as node:
-        assert (await end_of(node, how, s=50, words=words)).state == "done"
+        assert (await end_of(node, how, gate="never", words=words)).state == "done"
         [pid] = node.workers(how)["pids"]
-        assert (await end_of(node, how, s=0.7, words=words)).state == "done"
+        assert (await end_of(node, how, gate="go", words=words)).state == "done"
         assert node.workers(how)["pids"] == [pid]
+        (await node.shelf.folder(rigs.VERSION) / rigs.PACKAGE / "go").touch()
         await node.until(lambda: started(words) or not alive(pid))
-        await node.until(lambda: not started(words) and not alive(pid), within_s=5)
-        assert (await end_of(node, how, s=50, words=words)).state == "done"
+        await node.until(lambda: not started(words) and not alive(pid), within_s=1000)  # idle it would go after 60 s
+        assert (await end_of(node, how, gate="never", words=words)).state == "done"

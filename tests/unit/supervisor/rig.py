@@ -25,6 +25,7 @@ from echod.supervisor import Supervisor
 from echofn.manifest import Backoff, Constant, Function, Manifest, Policy, QueueTrigger
 
 PACKAGE = "functions"
+PATIENCE_S = 60.0
 VERSION = VersionId("DEP00000000001")
 
 
@@ -151,7 +152,7 @@ class Rig:
         assert found is not None
         return found
 
-    async def ended(self, attribute: str, job: str, within_s: float = 10.0) -> Job:
+    async def ended(self, attribute: str, job: str, within_s: float = PATIENCE_S) -> Job:
         """The job, once it has ended."""
         try:
             await asyncio.wait_for(self._event(job).wait(), within_s)
@@ -159,10 +160,10 @@ class Rig:
             raise AssertionError(f"not ended within {within_s} s: {await self.job(attribute, job)}") from None
         return await self.job(attribute, job)
 
-    async def all_ended(self, attribute: str, jobs: Sequence[str], within_s: float = 20.0) -> list[Job]:
+    async def all_ended(self, attribute: str, jobs: Sequence[str], within_s: float = PATIENCE_S) -> list[Job]:
         return [await self.ended(attribute, job, within_s) for job in jobs]
 
-    async def until(self, holds: Callable[[], Any], within_s: float = 10.0) -> Any:
+    async def until(self, holds: Callable[[], Any], within_s: float = PATIENCE_S) -> Any:
         """Wait until something that nobody announces holds."""
         end = asyncio.get_running_loop().time() + within_s
         while True:
@@ -174,7 +175,7 @@ class Rig:
             assert asyncio.get_running_loop().time() < end, "did not come to hold"
             await asyncio.sleep(0.005)
 
-    async def running_job(self, attribute: str, job: str, within_s: float = 5.0) -> int:
+    async def running_job(self, attribute: str, job: str, within_s: float = PATIENCE_S) -> int:
         """The pid of the one worker that is busy with this job."""
 
         def pid() -> int | None:
@@ -216,6 +217,7 @@ async def rig(
     """A running node that serves `source`."""
     bus = await Bus.open(address)
     outside = await Bus.open(address)
+    outside.link.patience_s = 30.0  # whoever looks on is no part of what is tried: a hiccup of the machine is no answer
     await bus.join(NodeId(options.get("node", "NOD00000000001")))
     await outside.join(NodeId("NOD00000000099"))
     shelf = Shelf(folder / "versions")
