@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import re
 import signal
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, STDOUT
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ import pytest
 from playwright.async_api import expect
 
 from browser.conftest import Opener
+from nodes import free_port
 
 FOLDER = {
     "hello.py": '''
@@ -64,14 +64,13 @@ async def dev(tmp_path: Path) -> AsyncIterator[Dev]:
     folder.mkdir()
     for name, text in FOLDER.items():
         (folder / name).write_text(text)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     program = Path(sys.executable).with_name("echod")
     args = ("dev", str(folder), "--port", str(port), "--state", str(tmp_path / "state"))
     process = await asyncio.create_subprocess_exec(program, *args, stdin=DEVNULL, stdout=DEVNULL, stderr=STDOUT)
     url = f"http://127.0.0.1:{port}"
     try:
-        async with asyncio.timeout(90), httpx.AsyncClient() as http:
+        async with asyncio.timeout(180), httpx.AsyncClient() as http:
             ready = False
             while not ready:
                 assert process.returncode is None, "echod dev ended"

@@ -1,45 +1,50 @@
-"""The gateway when things go wrong around it: a bus that freezes or dies, strange bytes on the wire, pages left open.
-
-Bounds are ten times the figures of the design: tests share their machine.
-"""
+"""The gateway when things go wrong around it: a bus that freezes or dies, strange bytes on the wire, open pages."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
-import time
 from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
+from echod.bus.link import CALL_TIMEOUT_S
 from echod.config import Config
 from echod.errors import Refused
 from echod.gateway.app import create_app
 from echod.gateway.server import Server, listening
 from unit.gateway.kit import Rig, Valkey, serving, until
 
-BOUND_S = 10.0  # a second, times ten
+BOUND_S = 30.0  # of what takes a second; what goes wrong lasts for a minute, or for as long as its test
 
 
 @pytest.fixture
 async def rig(server: Valkey) -> AsyncIterator[Rig]:
     async with serving(server) as rig:
+        rig.bus.link.patience_s = 10.0  # a busy machine is no bus that is away
         yield rig
+
+
+@pytest.fixture
+def hasty(rig: Rig) -> None:
+    """As patient as it is shipped, where the bus is away."""
+    rig.bus.link.patience_s = CALL_TIMEOUT_S
 
 
 # ---- the bus is away ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_a_frozen_bus_is_503_with_when_to_come_back_and_no_false_2xx(rig: Rig) -> None:
     with rig.valkey.paused():
-        for headers in ({}, {"Prefer": "wait=20"}, {"Idempotency-Key": "k"}):
-            began = time.monotonic()
-            answer = await rig.call(
-                "hello.any", 1, **{name.replace("-", "_"): value for name, value in headers.items()}
-            )
-            assert time.monotonic() - began < BOUND_S
+        for headers in ({}, {"Prefer": "wait=60"}, {"Idempotency-Key": "k"}):
+            async with asyncio.timeout(BOUND_S):
+                answer = await rig.call(
+                    "hello.any", 1, **{name.replace("-", "_"): value for name, value in headers.items()}
+                )
             assert answer.status_code == 503
             assert answer.json()["type"] == "urn:echod:problem:bus-away"
             assert int(answer.headers["Retry-After"]) >= 1
@@ -49,24 +54,26 @@ async def test_a_frozen_bus_is_503_with_when_to_come_back_and_no_false_2xx(rig: 
             pass
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_every_look_at_a_frozen_bus_is_503_in_time(rig: Rig) -> None:
     paths = ("/functions", "/functions/hello.any", "/jobs", "/jobs/JOB0KHTOWnGLuC", "/schedules", "/bus", "/nodes")
     asked = [(path, accept) for path in (*paths, "/versions") for accept in ("application/json", "text/html")]
     with rig.valkey.paused():
-        began = time.monotonic()
-        answers = await asyncio.gather(*(rig.http.get(path, headers={"Accept": accept}) for path, accept in asked))
-        assert time.monotonic() - began < BOUND_S
+        async with asyncio.timeout(BOUND_S):
+            answers = await asyncio.gather(*(rig.http.get(path, headers={"Accept": accept}) for path, accept in asked))
     for (path, _), answer in zip(asked, answers, strict=True):
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1"), path
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_a_pinned_version_is_not_waited_for_longer_than_anything_else(rig: Rig) -> None:
     with rig.valkey.paused():
-        began = time.monotonic()
-        answer = await rig.call("hello.any", 1, Echo_Version="DEP00000000009")
-        assert (answer.status_code, time.monotonic() - began < BOUND_S) == (503, True)
+        async with asyncio.timeout(BOUND_S):
+            answer = await rig.call("hello.any", 1, Echo_Version="DEP00000000009")
+        assert answer.status_code == 503
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_what_is_refused_without_the_bus_is_refused_while_it_is_away(rig: Rig) -> None:
     with rig.valkey.paused():
         assert (await rig.call("no.such", 1)).status_code == 404
@@ -76,6 +83,7 @@ async def test_what_is_refused_without_the_bus_is_refused_while_it_is_away(rig: 
         assert (answer.status_code, answer.json()["ready"], answer.json()["bus"]) == (503, False, False)
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_a_caller_whose_bus_goes_while_he_waits_gets_202_for_what_was_minted(rig: Rig) -> None:
     waiting = asyncio.create_task(rig.call("hello.any", 1, Prefer="wait=1"))
     job = await rig.first("hello.any")
@@ -124,6 +132,7 @@ async def test_a_read_only_server_is_503(rig: Rig) -> None:
             pass
 
 
+@pytest.mark.usefixtures("hasty")
 async def test_an_open_log_outlives_a_frozen_bus(rig: Rig) -> None:
     id = await rig.mint("hello.any", 1)
     async with rig.http.stream("GET", f"/jobs/{id}/logs") as answer:
@@ -136,10 +145,11 @@ async def test_an_open_log_outlives_a_frozen_bus(rig: Rig) -> None:
             assert "event: end" in [line async for line in lines]
 
 
-async def test_nothing_is_asked_of_the_bus_while_nobody_asks_us(rig: Rig) -> None:
+async def test_nothing_is_asked_of_the_bus_while_nobody_asks_us(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echod.bus.waiting._CHECK_S", 600.0)  # what a waiter asks for now and then is no busy loop
     async with rig.http.stream("GET", "/events") as answer:  # and none either after a page was open
         await anext(answer.aiter_lines())
-    waiting = asyncio.create_task(rig.call("hello.any", 1, Prefer="wait=20"))
+    waiting = asyncio.create_task(rig.call("hello.any", 1, Prefer="wait=60"))
     await rig.first("hello.any")
     await until(lambda: not rig.desk.live.is_reading)
     before = calls(rig.valkey)
@@ -163,7 +173,7 @@ def calls(valkey: Valkey) -> int:
 
 
 async def raw(rig: Rig, *parts: bytes) -> bytes:
-    """Send bytes as they are; what came back until the server closed, or fell silent for a moment."""
+    """Send bytes as they are; what came back until the server closed, or had answered whole."""
     host, port = rig.http.base_url.host, rig.http.base_url.port
     reader, writer = await asyncio.open_connection(host, port)
     for part in parts:
@@ -171,11 +181,19 @@ async def raw(rig: Rig, *parts: bytes) -> bytes:
             writer.write(part)
             await writer.drain()
     got = b""
-    with contextlib.suppress(TimeoutError, ConnectionError):
-        while chunk := await asyncio.wait_for(reader.read(65_536), 1):
-            got += chunk
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(60):
+            while not is_whole(got) and (chunk := await reader.read(65_536)):
+                got += chunk
     writer.close()
     return got
+
+
+def is_whole(got: bytes) -> bool:
+    """Whether an answer is there that is no mere word to go on, with all of its body."""
+    head, end, body = re.sub(rb"^HTTP/1.1 1\d\d.*?\r\n\r\n", b"", got, flags=re.S).partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)^content-length: *(\d+)", head, re.M)
+    return bool(end and length) and len(body) >= int(length[1])  # type: ignore[index]
 
 
 def post(*headers: bytes, path: bytes = b"/functions/hello.any") -> bytes:
@@ -267,8 +285,8 @@ async def test_stopping_ends_open_streams_and_frees_the_port(server: Valkey) -> 
             writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await reader.readuntil(b"retry: 1000")
             readers.append((reader, writer))
-        began = time.monotonic()
-    assert time.monotonic() - began < BOUND_S
+        stopping = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - stopping < BOUND_S
     for reader, writer in readers:
         await asyncio.wait_for(reader.read(), BOUND_S)  # to its end
         writer.close()
@@ -279,11 +297,10 @@ async def test_stopping_ends_open_streams_and_frees_the_port(server: Valkey) -> 
 async def test_stopping_answers_those_who_wait_with_202(rig: Rig) -> None:
     waiting = asyncio.create_task(rig.call("hello.any", 1, Prefer="wait=60"))
     job = await rig.first("hello.any")
-    began = time.monotonic()
-    await rig.server.stop()
-    answer = await waiting
+    async with asyncio.timeout(BOUND_S):
+        await rig.server.stop()
+        answer = await waiting
     assert (answer.status_code, answer.json()["id"]) == (202, job)
-    assert time.monotonic() - began < BOUND_S
 
 
 async def test_a_server_starts_and_stops_again_and_again(rig: Rig) -> None:
