@@ -100,6 +100,7 @@ class Sender(threading.Thread):
         super().__init__(daemon=True)
         self.heard: dict[int, tuple[str, str]] = {}  # delivery → function, id
         self.refused: list[object] = []
+        self.tries = 0  # that are over
         self.over = threading.Event()
         self._numbers = itertools.count(number, senders)
         self._gateway = gateway
@@ -119,6 +120,7 @@ class Sender(threading.Thread):
                         self.heard[number] = (name, answer["id"])
                     elif status not in (429, 503):
                         self.refused.append((status, answer))
+                self.tries += 1
                 time.sleep(0.004)
 
 
@@ -143,13 +145,13 @@ class Epoch:
         try:
             for name in self._parts:
                 self._start(name)
-            until(lambda: self._asked("GET", "/healthz") == 200, 60)
+            until(lambda: self._asked("GET", "/healthz") == 200, 120)
             deployed = self._gateway.cli("deploy", str(self._gateway.folder))
             assert deployed.returncode == 0, deployed.stderr
             self._senders = [Sender(number, 4, self._gateway) for number in range(4)]
             for sender in self._senders:
                 sender.start()
-            until(lambda: len(self._heard()) > 20, 60)
+            until(lambda: len(self._heard()) > 20, 120)
             for _ in range(rounds):
                 self._round()
             return self._counted()
@@ -179,7 +181,7 @@ class Epoch:
         kinds = {"server": 2, "gateway": 2, "pump": 3, "supervisor": 3, "worker": 6}
         victim = self._dice.choices([*kinds], [*kinds.values()])[0]
         heard = len(self._heard())
-        until(lambda: len(self._heard()) > heard, 60)  # it is under load again, whatever was killed before
+        until(lambda: len(self._heard()) > heard, 120)  # it is under load again, whatever was killed before
         time.sleep(self._dice.uniform(0, 0.4))
         self.kills[victim] += 1
         if victim == "server":
@@ -191,12 +193,12 @@ class Epoch:
             name = role if role == "gateway" else f"{role}-{self._dice.randint(1, 2)}"
             below = self._parts[name].descendants()
             self._parts[name].kill()
-            until(lambda: not any(map(alive, below)), 10)  # kill means dead, and soon
+            until(lambda: not any(map(alive, below)))  # kill means dead
             self._start(name)
 
     def _kill_server(self) -> None:
         before = self._heard()
-        answer = self._server.command("WAITAOF", 1, 0, 5000)
+        answer = self._server.command("WAITAOF", 1, 0, 30_000)
         assert isinstance(answer, list)
         assert answer[0] == 1, answer
         (log,) = self._server.folder.glob("appendonlydir/*.incr.aof")
@@ -206,7 +208,8 @@ class Epoch:
         if self._dice.random() < 0.5:  # as if the power had gone, too
             self.kills["power"] += 1
             os.truncate(log, self._dice.randint(synced, log.stat().st_size))
-        time.sleep(0.2)  # answers that were on their way are heard
+        tries = [sender.tries for sender in self._senders]
+        until(lambda: all(sender.tries > had for sender, had in zip(self._senders, tries, strict=True)), 120)
         self.unsure |= self._heard().keys() - before.keys()
         self._server.start()
 
@@ -220,13 +223,13 @@ class Epoch:
         for sender in self._senders:
             sender.over.set()
         for sender in self._senders:
-            sender.join(30)
+            sender.join(120)
             assert not sender.is_alive()
             assert sender.refused == []
-        until(lambda: all(self._is_calm(queue) for queue in QUEUES if queue not in SCHEDULES), 180)
+        until(lambda: all(self._is_calm(queue) for queue in QUEUES if queue not in SCHEDULES), 300)
         for name in ("pump-1", "pump-2"):
             self._parts[name].end()
-        until(lambda: all(self._is_calm(queue) for queue in SCHEDULES), 60)
+        until(lambda: all(self._is_calm(queue) for queue in SCHEDULES), 120)
         books = {queue: audit(self._server, queue) for queue in QUEUES}
         heard = self._heard()
         lost = self._check_jobs(books, heard)
