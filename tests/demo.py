@@ -82,7 +82,7 @@ class Recording:
         return said
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=90) as answer:
             return json.load(answer)
 
     def close(self) -> None:
@@ -117,6 +117,7 @@ def play(home: Path) -> list[tuple[float, str]]:
         demo.type("echod invoke report.rows | tee job")
         until(lambda: demo.get("/jobs?function=report.rows&state=active")["jobs"])
         (rows,) = demo.get("/jobs?function=report.rows")["jobs"]
+        until(lambda: demo.get(f"/jobs/{rows['id']}")["started"])  # a worker that has not begun is charged to nobody
         demo.type("""kill -9 $(curl -s $ECHOD_URL/functions/report.rows | grep -oP '"pids":\\[\\K\\d+')""")
         until(lambda: demo.get(f"/jobs/{rows['id']}")["state"] == "done")
         told = demo.type("echod job $(cat job)")

@@ -46,7 +46,7 @@ FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.M | re.S
 NAMED = re.compile(r"# ([\w./-]+\.\w+)\n")
 LOOKS = re.compile(r"(?:echod (?:functions|job|jobs|logs|schedules)(?: (?!add|remove|run|-f).*)?\n)+")
 PORT = "8321"  # in the pages; the node that is followed listens elsewhere
-WITHIN_S = 120
+WITHIN_S = 300
 THEIRS = (
     "arq==0.28.0",
     "boto3==1.44.8",
@@ -195,7 +195,9 @@ class Reader:
             return
         file.parent.mkdir(parents=True, exist_ok=True)
         seen = len(self._told())
-        file.write_text(text)
+        fresh = file.with_name(file.name + ".tmp")  # at a stroke: half a file could be served, and told of
+        fresh.write_text(text)
+        fresh.rename(file)
         if self.node.process and file.is_relative_to(self.node.folder):
             news = re.compile(rf"^.*{re.escape(file.name)}.*: .*(?:serving|served,).*$", re.M)
             until(lambda: news.search(self._told(), seen), WITHIN_S)
