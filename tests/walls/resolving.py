@@ -45,7 +45,7 @@ def main(ports: str, level: str, act: str) -> None:
 
 
 def resolve_here(settings: Path) -> None:
-    settings.write_text("nameserver 127.0.0.1\noptions timeout:2 attempts:1\n")
+    settings.write_text("nameserver 127.0.0.1\noptions timeout:30 attempts:1\n")
     settings.chmod(0o644)
     libc = ctypes.CDLL(None, use_errno=True)
     for source, target, flags in ((b"none", b"/", MS_REC | MS_PRIVATE), (os.fsencode(settings), REAL, MS_BIND)):

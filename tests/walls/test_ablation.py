@@ -71,7 +71,7 @@ def handler():
     started = 0
     try:
         while started < 9:
-            if os.fork() == 0: time.sleep(5); os._exit(0)
+            if os.fork() == 0: os.closerange(0, 64); time.sleep(5); os._exit(0)  # nobody waits for what it could say
             started += 1
     except OSError as e: pass
     return "ESCAPED" if started > 4 else "blocked"

@@ -23,7 +23,7 @@ from walls.machine import BOX, IS_ROOT, TERMINAL, Arena, Who, alone, open_folder
 ATTACKS = {
     path.stem: path.read_text() for path in sorted((Path(__file__).parents[1] / "data/attacks").glob("[0-9]*.py"))
 }
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 HANG_S = 0.5  # for those that never end by themselves
 # Nothing that these do needs a wall: it hurts their own worker, or the protocol and a kill from outside end it. That is
 # shown by running them at `off`, too, with the same outcome.

@@ -20,7 +20,7 @@ from echofn import discovery_protocol as discovery
 from echofn import frames, sealed
 from echofn.manifest import Function, Policy
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 CLEAN = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"}
 
 
