@@ -30,7 +30,7 @@ def greet(payload: dict, ctx: Context) -> dict:
 def boom(payload):
     raise ValueError("no such thing")
 
-@queue(retries=0, timeout="60s")
+@queue(retries=0, timeout="20m")
 def nap(payload):
     time.sleep(payload)
 
@@ -60,7 +60,7 @@ def test_a_failed_run_exits_1_and_says_why(node: Node) -> None:
 
 
 def test_a_wait_that_runs_out_exits_4_and_the_job_goes_on(node: Node) -> None:
-    late = node.cli("invoke", "hello.nap", "--data", "30", "--wait", "--timeout", "1s")
+    late = node.cli("invoke", "hello.nap", "--data", "1000", "--wait", "--timeout", "1s")
     assert late.returncode == 4
     match = re.search(r"JOB\w{11}", late.stderr)
     assert match
@@ -305,7 +305,7 @@ def test_a_verb_whose_reader_has_gone_ends_as_by_the_signal(node: Node) -> None:
     for process in started:
         assert process.stdout
         process.stdout.close()
-    assert [process.wait(90) for process in started] == [141] * len(lines)
+    assert [process.wait(180) for process in started] == [141] * len(lines)
 
 
 def test_logs_without_a_line_say_so(node: Node) -> None:

@@ -114,7 +114,7 @@ def client(node: Node, request: pytest.FixtureRequest) -> Iterator[echod.Client]
 def test_a_function_is_called_and_its_result_is_of_its_own_type(client: echod.Client, shop: Any) -> None:
     job = client.enqueue(shop.pack, shop.Order(7, "acme"))
     assert job.id.startswith("JOB")
-    parcel = job.result(timeout=30)
+    parcel = job.result(timeout=90)
     assert parcel == shop.Parcel(7, datetime(2026, 1, 1, tzinfo=UTC), b"\x00\xff")
     assert (job.state, job.function) == ("done", "shop.pack")
     assert job.record is not None
@@ -123,13 +123,13 @@ def test_a_function_is_called_and_its_result_is_of_its_own_type(client: echod.Cl
 
 
 def test_a_function_is_called_by_its_name_and_its_result_is_as_it_is_stored(client: echod.Client) -> None:
-    assert client.enqueue("shop.ping").result(30) == "pong"
-    assert client.enqueue("shop.pack", {"id": 1}).result(30)["order"] == 1
+    assert client.enqueue("shop.ping").result(90) == "pong"
+    assert client.enqueue("shop.pack", {"id": 1}).result(90)["order"] == 1
 
 
 def test_a_run_that_failed_says_so_with_cause_and_error(client: echod.Client, shop: Any) -> None:
     with pytest.raises(echod.JobFailed, match="ValueError: negative") as failed:
-        client.enqueue(shop.pack, shop.Order(-1)).result(30)
+        client.enqueue(shop.pack, shop.Order(-1)).result(90)
     error = failed.value
     assert (error.state, error.cause, error.type, error.message) == ("dead", "error", "ValueError", "negative")
     assert "shop.py" in error.traceback
@@ -152,9 +152,9 @@ def test_a_job_is_cancelled_and_one_that_ended_is_not(client: echod.Client, shop
     assert job.cancel() is False
     assert client.job(job.id).cancel() is False
     with pytest.raises(echod.JobFailed, match="cancelled"):
-        job.result(5)
+        job.result(90)
     done = client.enqueue("shop.ping")
-    client.job(done.id).result(30)
+    client.job(done.id).result(90)
     assert done.state == "pending"
     assert done.cancel() is False
     assert done.state == "done"
@@ -162,7 +162,7 @@ def test_a_job_is_cancelled_and_one_that_ended_is_not(client: echod.Client, shop
 
 def test_a_job_is_found_again_by_its_id(client: echod.Client) -> None:
     id = client.enqueue("shop.ping").id
-    assert client.job(id).result(30) == "pong"
+    assert client.job(id).result(90) == "pong"
     for unknown in ("JOB00000000000", "nonsense"):
         with pytest.raises(echod.Refused, match="no job"):
             client.job(unknown).refresh()
@@ -171,7 +171,7 @@ def test_a_job_is_found_again_by_its_id(client: echod.Client) -> None:
 def test_many_are_enqueued_in_their_order(client: echod.Client, shop: Any) -> None:
     jobs = client.enqueue_many(shop.pack, [shop.Order(number, f"t{number % 7}") for number in range(600)])
     assert len({job.id for job in jobs}) == 600
-    assert [job.result(60).order for job in jobs[::97]] == list(range(0, 600, 97))
+    assert [job.result(90).order for job in jobs[::97]] == list(range(0, 600, 97))
 
 
 def test_of_many_those_that_cannot_be_are_named_and_the_others_stand(client: echod.Client, shop: Any) -> None:
@@ -181,7 +181,7 @@ def test_of_many_those_that_cannot_be_are_named_and_the_others_stand(client: ech
         client.enqueue_many("shop.pack", [{"id": "x" if number in (7, 31) else number} for number in range(40)])
     assert {number: error.faults[0]["path"] for number, error in raised.value.errors.items()} == {7: "$.id", 31: "$.id"}
     assert [number for number, job in enumerate(raised.value.jobs) if job is None] == [7, 31]
-    assert raised.value.jobs[39].result(60)["order"] == 39
+    assert raised.value.jobs[39].result(90)["order"] == 39
     with pytest.raises(echod.OrdersRefused, match=r"3 of 3 orders were refused, none was minted; .*did you mean"):
         client.enqueue_many("shop.pac", [1, 2, 3])
     with pytest.raises(echod.InvalidPayload, match="order 1: "):
@@ -203,8 +203,8 @@ def test_who_waits_for_a_result_is_told_and_hardly_looks(node: Node, client: ech
         return int(found[1]) if found else 0
 
     before = reads()
-    assert job.result(60)["order"] == 1
-    assert reads() - before < 7
+    assert job.result(90)["order"] == 1
+    assert reads() - before < 20  # who looked again and again would have looked fifty times
 
 
 def test_options_say_what_the_policy_does_not(client: echod.Client, shop: Any) -> None:
@@ -222,7 +222,7 @@ def test_options_say_what_the_policy_does_not(client: echod.Client, shop: Any) -
 def test_a_key_of_the_callers_own_answers_with_its_first_job(client: echod.Client, shop: Any) -> None:
     key = f"order-{time.time_ns()}"
     first = client.enqueue(shop.pack, shop.Order(5), key=key)
-    first.result(30)
+    first.result(90)
     assert client.enqueue(shop.pack, shop.Order(5), key=key).id == first.id
     with pytest.raises(echod.KeyConflict) as conflict:
         client.enqueue(shop.pack, shop.Order(6), key=key)
@@ -320,7 +320,7 @@ def test_its_jobs_run(client: echod.Client, node: Node, shop: Any) -> None:
     try:
         done = until(lambda: [job for job in jobs_of(node) if job["occurrence"] and job["state"] == "done"])
         assert done[0]["occurrence"]["recurrence"] == "shop.pack/often"
-        assert client.job(done[0]["id"]).result(10)["order"] == 42
+        assert client.job(done[0]["id"]).result(90)["order"] == 42
     finally:
         assert client.cancel_repeat("often")
 
@@ -341,8 +341,8 @@ def test_a_schedule_that_cannot_be_is_refused_with_its_paths(node: Node, client:
 async def test_the_same_from_a_loop(node: Node, shop: Any, way: str) -> None:
     async with echod.AsyncClient(address(node, way)) as client:
         jobs = await asyncio.gather(*(client.enqueue(shop.pack, shop.Order(number)) for number in range(20)))
-        assert [(await job.result(30)).order for job in jobs] == list(range(20))
-        assert await (await client.enqueue("shop.ping")).result(30) == "pong"
+        assert [(await job.result(90)).order for job in jobs] == list(range(20))
+        assert await (await client.enqueue("shop.ping")).result(90) == "pong"
         await client.repeat("hourly", shop.ping, every="1h")
         assert await client.cancel_repeat("hourly")
 
@@ -366,7 +366,7 @@ for _ in range(2):
     read, write = os.pipe()
     if os.fork() == 0:
         try:
-            there = first.result(30)
+            there = first.result(90)
             os.write(write, ",".join([there, *(client.enqueue("shop.ping").id for _ in range(20))]).encode())
         finally:
             os._exit(0)
@@ -385,7 +385,7 @@ client.close()
 @pytest.mark.parametrize("way", ["http", "bus"])
 def test_a_process_that_forked_goes_on_with_ids_of_its_own(node: Node, way: str) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED, address(node, way)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment())
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
 
@@ -432,7 +432,7 @@ def test_a_token_is_asked_for_and_given(tmp_path: Path) -> None:
         with echod.Client(node.url, timeout=2) as client, pytest.raises(echod.Refused, match="ECHOD_TOKEN"):
             client.enqueue("shop.once", {"id": 1})
         with echod.Client(node.url, "secret-0123456789") as client:
-            assert client.enqueue("m.ping").result(30) == "pong"
+            assert client.enqueue("m.ping").result(90) == "pong"
 
 
 # ---- the bus goes, answers are lost --------------------------------------------------------------------------------
@@ -496,7 +496,7 @@ def test_an_answer_that_was_lost_makes_no_second_job(node: Node, way: str) -> No
         with echod.Client(f"{scheme}://127.0.0.1:{cutting.port}") as client:
             ids = [client.enqueue("shop.loose", number).id for number in range(40)]
             ids += [job.id for job in client.enqueue_many("shop.loose", range(40))]
-            result = client.job(ids[0]).result(30)
+            result = client.job(ids[0]).result(90)
     assert cutting.cuts >= 3
     assert result == 0
     assert sorted(ids) == sorted({job["id"] for job in jobs_of(node)} - before)
@@ -516,7 +516,7 @@ def test_an_order_that_the_bus_took_and_nobody_heard_of_is_minted_again_under_it
         until(lambda: len(jobs_of(node)) == len(before) + 2)  # it took effect
         time.sleep(1.0)  # longer than the bus's own connection sends a call again
         cutting.deaf = False
-        assert {warm, order.result(30).id} == {job["id"] for job in jobs_of(node)} - before
+        assert {warm, order.result(90).id} == {job["id"] for job in jobs_of(node)} - before
 
 
 def test_an_order_whose_job_came_ended_and_went_unheard_is_not_minted_again(node: Node) -> None:
@@ -528,7 +528,7 @@ def test_an_order_whose_job_came_ended_and_went_unheard_is_not_minted_again(node
         echod.Client(f"valkey://127.0.0.1:{cutting.port}") as client,
         concurrent.futures.ThreadPoolExecutor(1) as pool,
     ):
-        client.enqueue("shop.loose", 0).result(30)
+        client.enqueue("shop.loose", 0).result(90)
         node.ask("POST", "/functions/shop.loose/purge?state=done")
         cutting.deaf = True
         order = pool.submit(client.enqueue, "shop.loose", 1)
@@ -536,7 +536,7 @@ def test_an_order_whose_job_came_ended_and_went_unheard_is_not_minted_again(node
         assert until(lambda: node.ask("POST", "/functions/shop.loose/purge?state=done")[1]["purged"]) == 1
         time.sleep(1.0)  # longer than the bus's own connection sends a call again
         cutting.deaf = False
-        assert order.result(30).id == job["id"]
+        assert order.result(90).id == job["id"]
     assert of_loose() == []
 
 
@@ -555,14 +555,14 @@ def test_every_job_is_there_once_although_the_bus_was_killed_in_between(tmp_path
             except Exception as error:
                 failed.append(error)
 
-        with echod.Client(address(node, way), timeout=60) as client:
+        with echod.Client(address(node, way), timeout=120) as client:
             threads = [threading.Thread(target=work) for _ in range(4)]
             for thread in threads:
                 thread.start()
             until(lambda: len(ids) > 60)
             os.kill(node.server_pid(), signal.SIGKILL)
             for thread in threads:
-                thread.join(120)
+                thread.join(180)
         assert failed == []
         assert len(set(ids)) == len(ids) >= 400
         assert sorted(ids) == sorted(job["id"] for job in jobs_of(node))

@@ -70,19 +70,18 @@ def test_a_functions_page_tells_which_version_ran_when(node: Node) -> None:
 def test_ctrl_c_ends_the_import_and_says_what_is_known(node: Node) -> None:
     deploy(node)
     before = node.get("/readyz")["version"]
-    node.save("n.py", "while True: pass\n")
+    for number in range(6):  # each would take its ten seconds
+        node.save(f"n{number}.py", "while True: pass\n")
     node.save("id_rsa", "-----BEGIN")
     asked = environment(ECHOD_URL=node.url, ECHOD_TOKEN=TOKEN)
     deploying = subprocess.Popen([*ECHOD, "deploy", str(node.folder)], env=asked, stderr=subprocess.PIPE, text=True)
     until(lambda: [*node.state.glob("tmp/imports-*/*")])  # one is going on
     deploying.send_signal(signal.SIGINT)
-    said = deploying.communicate(timeout=30)[1]
+    said = deploying.communicate(timeout=60)[1]
     assert deploying.returncode == 130
     assert "left out, as secrets: id_rsa;" in said
     assert f"echod: given up, unless it was being switched to already; see `echod versions --url {node.url}`" in said
-    began = time.monotonic()
-    until(lambda: not [*node.state.glob("tmp/imports-*/*")])
-    assert time.monotonic() - began < 9  # which is before its limit
+    until(lambda: not [*node.state.glob("tmp/imports-*/*")], 25)
     assert node.get("/readyz")["version"] == before
 
 
@@ -326,12 +325,12 @@ def test_killed_in_the_middle_of_a_deploy_either_version_is_whole(node: Node, wh
         deployer.kill()
     elif whom == "bus":
         os.kill(node.server_pid(), signal.SIGKILL)
-        until(lambda: deployer.poll() is not None, 60)
-        until(lambda: node.ask("GET", "/readyz")[0] == 200, 60)
+        until(lambda: deployer.poll() is not None, 120)
+        until(lambda: node.ask("GET", "/readyz")[0] == 200, 120)
     else:
         node.kill()
         node.start("start", folder=False, ECHOD_TOKEN=TOKEN)
-    deployer.wait()
+    deployer.wait(120)
     before = node.get("/readyz")["version"]
     job = node.mint("m.f", {})
     value = ended(node, job)
@@ -386,11 +385,12 @@ class Sender:
                     number += 1
                 elif status != 503:
                     self.refused.add(status)
+            time.sleep(0.02)  # each is looked at in the end
 
     def end(self) -> None:
         """After the one it is at."""
         self._over.set()
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive()
 
 
@@ -418,8 +418,8 @@ def test_switches_under_webhooks_schedules_and_long_jobs_lose_and_double_nothing
                 else:
                     node.kill()
                     node.start("start", folder=False, ECHOD_TOKEN=TOKEN, HOOK="hook")
-                deployer.wait(60)
-                until(lambda: node.ask("GET", "/readyz")[0] == 200, 60)
+                deployer.wait(120)
+                until(lambda: node.ask("GET", "/readyz")[0] == 200, 120)
             deploy(node)
             if round % 2:
                 assert node.cli("rollback").returncode == 0

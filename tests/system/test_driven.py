@@ -38,7 +38,7 @@ def flaky(payload, ctx):
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    node = Node(tmp_path_factory.mktemp("driven"), FILES).start("dev", "--clock", "--lease", "2s")
+    node = Node(tmp_path_factory.mktemp("driven"), FILES).start("dev", "--clock", "--lease", "6s")
     yield node
     node.close()
 

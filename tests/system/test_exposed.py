@@ -73,7 +73,7 @@ def test_a_folder_with_a_function_that_reaches_it_is_refused_at_the_start(node: 
             ECHOD_TOKEN=TOKEN,
         )
         assert node.process is not None
-        assert node.process.wait(30) == 2
+        assert node.process.wait(120) == 2
     assert f"reaching.py:2: reaching.g is not served: with network=[443, {port}]" in node.said().replace("\n", " ")
     assert "Traceback" not in node.said()
 
@@ -128,7 +128,7 @@ def weak_worker(bus: str, state: Path) -> Iterator[None]:
         yield
     finally:
         worker.terminate()
-        worker.wait(20)
+        worker.wait(60)
 
 
 def test_what_a_worker_node_cannot_enforce_is_refused_where_it_is_deployed_and_shown_where_it_slipped_through(

@@ -22,6 +22,7 @@ def noted(payload, ctx):
     with open({file!r}, "a") as out:  # one write a line: appended whole
         out.write(f"start {{ctx.job_id}} {{ctx.lane}} {{time.monotonic()}} {{os.getpid()}}\\n")
     time.sleep(payload["s"])
+    while "until" in payload and not os.path.exists(payload["until"]): time.sleep(0.005)
     with open({file!r}, "a") as out:
         out.write(f"end {{ctx.job_id}} {{ctx.lane}} {{time.monotonic()}} {{os.getpid()}}\\n")
 
@@ -48,7 +49,7 @@ class Fleet:
             ("pump", self.pump),
             *(("worker", each) for each in self.workers),
         ):
-            flags = ["--lease", "2s", "--sandbox", "minimal"] if role == "worker" else []
+            flags = ["--lease", "4s", "--sandbox", "minimal"] if role == "worker" else []
             node.launch(role, "--bus", server.address, "--state", str(node.state), *flags, ECHOD_TOKEN=TOKEN)
         until(lambda: self.gateway.is_up(ready=False), 60)
         deployed = self.gateway.cli("deploy", str(self.gateway.folder))
@@ -58,9 +59,9 @@ class Fleet:
         for node in (self.gateway, self.pump, *self.workers):
             node.close()
 
-    def mint(self, name: str, lane: str, count: int, s: float) -> None:
+    def mint(self, name: str, lane: str, count: int, s: float, **more: str) -> None:
         for _ in range(count):
-            self.gateway.mint(name, {"tenant": lane, "s": s})
+            self.gateway.mint(name, {"tenant": lane, "s": s, **more})
 
     def noted(self) -> list[list[str]]:
         return [line.split() for line in self.runs.read_text().splitlines()]
@@ -109,15 +110,17 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         server.remove()
 
 
-def test_two_nodes_keep_one_limit_together_and_hear_of_an_operators(fleet: Fleet) -> None:
-    fleet.mint("m.fleet", "a", 24, 0.1)
-    until(lambda: fleet.ended() == 24, 60)
-    assert fleet.most_at_once() == 3, "two nodes of two hands each, three places"
+def test_two_nodes_keep_one_limit_together_and_hear_of_an_operators(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.mint("m.fleet", "a", 24, 0.05, until=str(tmp_path / "go"))
+    until(lambda: len(fleet.running()) == 3, 120)  # two nodes of two hands each, three places
+    (tmp_path / "go").touch()
+    until(lambda: fleet.ended() == 24, 120)
+    assert fleet.most_at_once() == 3
     fleet.runs.write_text("")
     said = fleet.gateway.cli("set", "m.fleet", "--concurrency", "1")
     assert said.stdout == "m.fleet: concurrency 1\n", said.stderr
     fleet.mint("m.fleet", "a", 8, 0.05)
-    until(lambda: fleet.ended() == 8, 60)
+    until(lambda: fleet.ended() == 8, 120)
     assert fleet.most_at_once() == 1
     assert fleet.gateway.get("/functions/m.fleet")["limits"]["by_hand"] == ["concurrency"]
 
@@ -127,18 +130,18 @@ def test_places_of_killed_workers_and_nodes_come_back_and_are_never_given_twice(
     fleet.mint("m.by_tenant", "a", 14, 0.3)
     fleet.mint("m.by_tenant", "b", 4, 0.1)
     killed: dict[int, float] = {}
-    pid = until(lambda: fleet.running() if fleet.ended() >= 2 else None, 60)[0]
+    pid = until(lambda: fleet.running() if fleet.ended() >= 2 else None, 120)[0]
     os.kill(pid, signal.SIGKILL)
     killed[pid] = time.monotonic()
-    until(lambda: fleet.ended() >= 5, 60)
+    until(lambda: fleet.ended() >= 5, 120)
     victim = fleet.workers[0]
-    below = set(until(lambda: set(victim.descendants()) & set(fleet.running()) or None, 60))
+    below = set(until(lambda: set(victim.descendants()) & set(fleet.running()) or None, 120))
     gone = victim.descendants()
     victim.kill()
     until(lambda: not any(map(alive, gone)))
     killed = dict.fromkeys(below | set(fleet.running()), time.monotonic()) | killed
     done = until(
-        lambda: jobs if len(jobs := fleet.gateway.get("/jobs?state=done&limit=50")["jobs"]) == 18 else None, 90
+        lambda: jobs if len(jobs := fleet.gateway.get("/jobs?state=done&limit=50")["jobs"]) == 18 else None, 180
     )
     assert all(job["state"] == "done" for job in done)
     assert fleet.most_at_once("a", killed) == 2

@@ -50,7 +50,7 @@ def runs(dev: Node, name: str, count: int) -> list[Any]:
         found = [job for job in jobs(dev, name) if job["started"] and job["ended"]]
         return len(found) >= count and sorted(found, key=lambda job: job["started"])
 
-    return until(enough, within_s=60)  # type: ignore[no-any-return]
+    return until(enough, within_s=120)  # type: ignore[no-any-return]
 
 
 def schedule(dev: Node, name: str) -> Any:
@@ -83,7 +83,7 @@ def test_queue_runs_one_at_a_time_with_one_waiting_at_most(dev: Node) -> None:
         seen.append(now)
         return sum(job["state"] == "done" for job in now) >= 4
 
-    until(looked, within_s=60)
+    until(looked, within_s=120)
     for now in seen:
         waiting = [job for job in now if job["state"] in ("pending", "scheduled")]
         assert len(waiting) <= 1
@@ -102,12 +102,12 @@ def test_replace_stops_the_old_run_and_starts_the_new_one_after_it(dev: Node) ->
     assert all(later["started"] >= earlier["ended"] for earlier, later in pairwise(found))
     assert dues(found) == sorted(dues(found))
     assert schedule(dev, "instead")["skipped"] == 0
-    assert len(set(dues(jobs(dev, "instead")))) == len(jobs(dev, "instead"))
+    every = dues(jobs(dev, "instead"))
+    assert len(set(every)) == len(every)
 
 
 def test_allow_runs_them_beside_each_other(dev: Node) -> None:
-    found = runs(dev, "beside", 3)
-    assert any(later["started"] < earlier["ended"] for earlier, later in pairwise(found))
+    until(lambda: any(later["started"] < earlier["ended"] for earlier, later in pairwise(runs(dev, "beside", 2))))
     assert schedule(dev, "beside")["skipped"] == 0
 
 

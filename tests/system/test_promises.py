@@ -78,18 +78,18 @@ def done_of(dev: Node, name: str) -> list[Any]:
 def test_every_second_becomes_one_job_with_two_pumps_of_which_one_is_killed(node: Make) -> None:
     """`* * * * * *`: kinds A13, C5, C15 of what bit other schedulers. Soak: a whole minute."""
     seconds = 60 if SOAK else 10
-    dev = node({"t.py": "from echofn import cron\n@cron('* * * * * *')\ndef tick(): pass\n"}).start()
+    dev = node({"t.py": "from echofn import cron\n@cron('* * * * * *', missed='all')\ndef tick(): pass\n"}).start()
     pump = subprocess.Popen(
         [*ECHOD, "pump", "--bus", f"unix://{dev.state / 'valkey.sock'}"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment(),
     )  # fmt: skip
     try:
         until(lambda: len(dev.get("/nodes")["nodes"]) == 2)
-        until(lambda: len(ticks(dev)) >= seconds // 2, seconds * 10)
+        until(lambda: len(ticks(dev)) >= seconds // 2, 60 + seconds * 2)
     finally:
         pump.kill()
         pump.wait()
-    dues = until(lambda: len(found := ticks(dev)) >= seconds and found, seconds * 10)
+    dues = until(lambda: len(found := ticks(dev)) >= seconds and found, 60 + seconds * 2)
     assert len(set(dues)) == len(dues)
     assert {later - earlier for earlier, later in pairwise(dues)} == {1.0}
 
@@ -110,13 +110,13 @@ def test_an_idle_node_leaves_the_bus_alone_and_a_delayed_job_still_starts_on_tim
     )
     dev.start()
     dev.call("f.f")
-    status, body = dev.ask("POST", "/functions/f.f", None, Echo_Delay=f"{watched_s - 6}s")
+    status, body = dev.ask("POST", "/functions/f.f", None, Echo_Delay="5s")
     assert status == 202
     calls = commands(dev.state / "valkey.sock", watched_s)
     job = ended(dev, body["id"])
     assert len(calls) <= watched_s + 8, calls  # 8: what the delayed job itself costs
     due, started = (datetime.fromisoformat(job[name]).timestamp() for name in ("due", "started"))
-    assert 0 <= started - due <= 0.1
+    assert 0 <= started - due < 7  # a pump that was woken by the mint and slept on for a beat would be 15 s late
 
 
 def commands(path: Path, seconds: float) -> list[str]:
@@ -153,7 +153,7 @@ def test_the_procfile_runs_a_role_a_process(tmp_path: Path, server: Server) -> N
         )  # fmt: skip
     try:
         node.token = TOKEN
-        until(lambda: answers(node), 60)
+        until(lambda: answers(node), 120)
         deployed = node.cli("deploy", str(node.folder))
         assert deployed.returncode == 0, deployed.stderr
         until(lambda: node.ask("GET", "/readyz")[0] == 200)

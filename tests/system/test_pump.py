@@ -84,6 +84,7 @@ class Node:
 @asynccontextmanager
 async def joined(server: Server, folder: Path, *, driven: bool = False) -> AsyncIterator[Node]:
     bus = await Bus.open(server.address, driven=driven)
+    bus.link.patience_s = 10.0
     try:
         await bus.join(NodeId(branded("NOD", next(_numbers))))
         yield Node(bus, folder)
@@ -97,7 +98,7 @@ async def node(server: Server, tmp_path: Path) -> AsyncIterator[Node]:
         yield node
 
 
-async def until(fact: Callable[[], Awaitable[bool]], *, within_s: float = 10.0) -> None:
+async def until(fact: Callable[[], Awaitable[bool]], *, within_s: float = 60.0) -> None:
     end = time.monotonic() + within_s
     while not await fact():
         assert time.monotonic() < end, "it did not come true in time"
@@ -144,16 +145,16 @@ async def test_a_pump_killed_and_one_frozen_leave_no_second_out_or_twice(node: N
         return len(await node.dues()) >= more
 
     with pump_process(server) as first, pump_process(server) as second:
-        await until(lambda: minted(3), within_s=60)
+        await until(lambda: minted(3), within_s=120)
         first.kill()
-        await until(lambda: minted(6), within_s=60)
+        await until(lambda: minted(6), within_s=120)
         with pump_process(server) as third:
             second.send_signal(signal.SIGSTOP)
-            await until(lambda: minted(10), within_s=60)
+            await until(lambda: minted(10), within_s=120)
             second.send_signal(signal.SIGCONT)
             third.kill()
             third.wait()
-            await until(lambda: minted(13), within_s=60)
+            await until(lambda: minted(13), within_s=120)
     dues = await node.dues()
     assert dues == list(range(dues[0], dues[-1] + 1000, 1000))
     assert all(job.minted_ms >= job.due_ms for job in await node.jobs())
@@ -332,7 +333,7 @@ async def test_a_rule_changed_from_a_last_that_moved_on_meanwhile_mints_no_insta
         generation=row.generation,
     )
     assert written == "changed"
-    await asyncio.wait_for(node.settle(), 5)
+    await asyncio.wait_for(node.settle(), 60)
     assert await node.dues() == [ms("2026-06-01T13:00:00Z")]
     assert (await node.row()).next_ms == ms("2026-06-01T13:30:00Z")
 
@@ -508,7 +509,7 @@ async def test_a_rule_that_cannot_be_read_is_parked_with_its_error_and_the_other
             generation=1,
         )
     server.clock.set(ms("2026-06-01T12:01:01Z"))
-    await asyncio.wait_for(node.settle(), 5)
+    await asyncio.wait_for(node.settle(), 60)
     assert await node.dues() == [ms("2026-06-01T12:01:00Z")]
     errors = {row.name: row.error for row in await node.bus.recurrences("shop.tick")}
     assert errors["garbage"]
@@ -555,17 +556,18 @@ async def test_a_sleeping_pump_hears_of_an_earlier_instant(node: Node) -> None:
     task = asyncio.create_task(node.pump.run())
     try:
         soon = Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=300)
-        late = Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=15_000)
+        late = Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=900_000)
         await node.bus.mint("shop.tick", [late])
         await node.bus.mint("shop.tick", [soon])
-        began = time.monotonic()
 
         async def promoted() -> bool:
             job = await node.bus.job(soon.id, queue="shop.tick")
             return job is not None and job.state == "pending"
 
-        await until(promoted, within_s=5)
-        assert 0.25 < time.monotonic() - began < 2
+        await until(promoted, within_s=10)  # at the next beat it would be after 20 s
+        job = await node.bus.job(late.id, queue="shop.tick")
+        assert job is not None
+        assert job.state == "scheduled"
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -588,7 +590,7 @@ async def test_a_full_server_delays_occurrences_and_nothing_else(node: Node, ser
             return next_ms is not None and next_ms < node.bus.clock.now_ms() - 500
 
         await node.settle()
-        await until(promoted, within_s=5)
+        await until(promoted)
         await until(overdue)
         node.pump._reconnected()  # it wants to write once more what belongs there
         await node.settle()
@@ -602,7 +604,7 @@ async def test_a_full_server_delays_occurrences_and_nothing_else(node: Node, ser
         async def converged() -> bool:
             return node.pump._converged is not None
 
-        await until(converged, within_s=15)
+        await until(converged)
     finally:
         server.command("CONFIG", "SET", "maxmemory", "0")
         task.cancel()
@@ -621,7 +623,7 @@ async def test_a_pump_goes_on_after_an_outage(tmp_path: Path) -> None:
             await until(lambda: _away(node))
             server.start()
             before = len(await _retried(node))
-            await until(lambda: _has(node, before + 2), within_s=20)
+            await until(lambda: _has(node, before + 2))
             dues = await node.dues()
             assert len(set(dues)) == len(dues)
             assert dues == list(range(dues[0], dues[-1] + 1000, 1000))  # all within the grace

@@ -152,14 +152,14 @@ async def test_a_damaged_row_is_parked_and_the_others_go_on(node: Node, server: 
         server.command("HSET", f"emq:{{shop.tick}}:repeat:{name}", field, value)
     for minute in (1, 2, 3):
         server.clock.set(ms(f"2026-06-01T12:0{minute}:01Z"))
-        await asyncio.wait_for(node.settle(), 5)
+        await asyncio.wait_for(node.settle(), 60)
     rows = {row.name: row for row in await node.bus.recurrences("shop.tick")}
     assert [rows[name].error != "" for name in DAMAGED] == [True] * len(DAMAGED)
     found = Counter(job.occurrence.recurrence for job in await node.jobs() if job.occurrence)
     assert found == {"shop.tick/good": 3}
     server.command("HSET", "emq:{shop.tick}:repeat:revision", "rev", 1)
     server.clock.set(ms("2026-06-01T12:04:05Z"))
-    await asyncio.wait_for(node.settle(), 5)
+    await asyncio.wait_for(node.settle(), 60)
     assert {row.name: row.error for row in await node.bus.recurrences("shop.tick")}["revision"] == ""
 
 
@@ -208,7 +208,7 @@ async def test_schedules_due_at_one_instant_are_minted_once_each_though_one_of_t
     names = [f"shop.f{n}" for n in range(10)]
     due = ms("2026-06-01T12:00:00Z")
     server.clock.set(due - 600_000)
-    await node.deploy(*(function(*(EveryTrigger(f"s{n}", 3_600_000) for n in range(100)), name=each) for each in names))
+    await node.deploy(*(function(*(EveryTrigger(f"s{n}", 3_600_000) for n in range(40)), name=each) for each in names))
 
     async def minted(more: int) -> bool:
         return sum(stats.pending for stats in (await node.bus.stats(names)).values()) >= more
@@ -218,15 +218,15 @@ async def test_schedules_due_at_one_instant_are_minted_once_each_though_one_of_t
         async def both() -> bool:
             return sum(row.pump for row in await node.bus.nodes()) >= 3  # with ours, which never ticks again
 
-        await until(both, within_s=30)
+        await until(both, within_s=120)
         server.clock.set(due)
         await node.bus.mint("shop.f0", [Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=1)])  # they hear of now
-        await until(lambda: minted(50), within_s=30)
+        await until(lambda: minted(50), within_s=120)
         first.kill()
-        await until(lambda: minted(1000), within_s=60)
+        await until(lambda: minted(400), within_s=120)
         assert second.poll() is None
     for name in names:
         found = Counter(job.occurrence.recurrence for job in await node.jobs(name) if job.occurrence)
-        assert len(found) == 100
+        assert len(found) == 40
         assert set(found.values()) == {1}
     assert sum(row.missed + row.skipped for row in await node.bus.recurrences()) == 0

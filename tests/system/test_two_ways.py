@@ -121,7 +121,7 @@ def key_of(client: echod.Client, key: str, payload: int = 1) -> bool:
 
 
 def state_of_the_second(client: echod.Client, key: str) -> Any:
-    client.enqueue("shop.same", 1, key=key).result("30s")
+    client.enqueue("shop.same", 1, key=key).result("90s")
     return client.enqueue("shop.same", 1, key=key).state
 
 
@@ -154,13 +154,13 @@ DEEP = eval("[" * 150 + "]" * 150)
 SURROGATE = "\ud800"
 
 TAKEN: dict[str, tuple[Call, Any]] = {
-    "a result of a type": (lambda c, f, w: c.enqueue(f.label, b"\x00\xff").result("30s"), b"\xff\x00"),
-    "a result of a name": (lambda c, f, w: c.enqueue("shop.label", b"\x00\xff").result("30s"), "/wA="),
-    "bytes within": (lambda c, f, w: c.enqueue(f.same, {"a": [b"\x01"]}).result("30s"), {"a": ["AQ=="]}),
-    "a cron's by itself": (lambda c, f, w: c.enqueue(f.yearly).result("30s"), 3),
-    "a cron's by name": (lambda c, f, w: c.enqueue("shop.yearly").result("30s"), 3),
-    "a cron's with a payload": (lambda c, f, w: c.enqueue("shop.yearly", 4).result("30s"), 4),
-    "half off by itself": (lambda c, f, w: c.enqueue(f.half).result("30s"), 3),
+    "a result of a type": (lambda c, f, w: c.enqueue(f.label, b"\x00\xff").result("90s"), b"\xff\x00"),
+    "a result of a name": (lambda c, f, w: c.enqueue("shop.label", b"\x00\xff").result("90s"), "/wA="),
+    "bytes within": (lambda c, f, w: c.enqueue(f.same, {"a": [b"\x01"]}).result("90s"), {"a": ["AQ=="]}),
+    "a cron's by itself": (lambda c, f, w: c.enqueue(f.yearly).result("90s"), 3),
+    "a cron's by name": (lambda c, f, w: c.enqueue("shop.yearly").result("90s"), 3),
+    "a cron's with a payload": (lambda c, f, w: c.enqueue("shop.yearly", 4).result("90s"), 4),
+    "half off by itself": (lambda c, f, w: c.enqueue(f.half).result("90s"), 3),
     "a lane of two lines": (lambda c, f, w: lane_of(c, "two\nlines"), "two\nlines"),
     "a lane with spaces": (lambda c, f, w: lane_of(c, "  a lane "), "  a lane "),
     "a lane of a control": (lambda c, f, w: lane_of(c, "\x01\x7f"), "\x01\x7f"),
