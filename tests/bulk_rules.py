@@ -71,7 +71,7 @@ class BulkRules:
         ids = self.picked(("pending", "scheduled") if scheduled else ("pending",), lane, limit)
         self.sequence += 1
         before_ms = self.now_ms()
-        reply = self.twice("drain", twice, token=f"t{self.sequence}", ids=pack(ids))
+        reply = self.twice("drain", twice, call=f"t{self.sequence}", ids=pack(ids))
         assert [id.decode() for id in reply] == ids
         for id in ids:
             self.model.drain(id, before_ms)
@@ -80,8 +80,10 @@ class BulkRules:
     def move(self, source: str, to: str, scheduled: bool, most: int, twice: bool) -> None:
         ids = self.picked(("pending", "scheduled") if scheduled else ("pending",), source, 100)[:most]
         key, written = lane_key(to)
+        self.sequence += 1
         before_ms = self.now_ms()
-        reply = self.twice("move", twice, lane=key, lane_name=utf8(written), ids=pack(ids))
+        call = f"t{self.sequence}"
+        reply = self.twice("move", twice, lane=key, lane_name=utf8(written), ids=pack(ids), call=call)
         assert [id.decode() for id in reply] == ids
         arrived = source != to and any(self.model.jobs[id].state == "pending" for id in ids)
         for id in ids:
@@ -116,6 +118,6 @@ class BulkRules:
         # From well in the future on: which of them are due already is no question of milliseconds.
         dues = [start_ms + 400 + apart_ms * number if apart_ms else 0 for number in range(len(ids))]
         reply = self.twice(
-            "redrive", twice, token=f"t{self.sequence}", jobs=pack([list(pair) for pair in zip(ids, dues, strict=True)])
+            "redrive", twice, call=f"t{self.sequence}", jobs=pack([list(pair) for pair in zip(ids, dues, strict=True)])
         )
         assert reply == self.revived(ids, start_ms, dues)

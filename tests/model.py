@@ -12,6 +12,7 @@ from echod.bus.keys import escape
 from echod.model.job import Hold, Unique
 
 TURN = 5040
+CALL_MS = 10_000  # longer than any call takes
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Model:
     picked_at: int = 0  # V
     window: Window | None = None
     windows: dict[str, Window] = field(default_factory=dict)
-    seen_ms: int | None = None  # by the last tick under limits of lanes
+    seen_ms: int | None = None  # by the last tick under limits of lanes, or where lanes gather
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def pending(self, lane: str) -> list[str]:
@@ -191,18 +192,18 @@ class Model:
             self.judge(job.lane, now_ms)
         job.counted = False
 
-    def gathers_until(self, lane: str) -> int | None:
-        """A lane with less than a batch waits until its first job has waited."""
+    def gathers_until(self, lane: str, now_ms: int) -> int | None:
+        """A lane with less than a batch waits until its first job has waited; one of the future waits from now on."""
         waiting = self.pending(lane)
         if self.batch is None or len(waiting) >= self.batch or not self.wait_ms:
             return None
-        return min(self.jobs[id].since_ms for id in waiting) + self.wait_ms
+        return min(now_ms, *(self.jobs[id].since_ms for id in waiting)) + self.wait_ms
 
-    def instants(self, lane: str) -> list[int]:
+    def instants(self, lane: str, now_ms: int) -> list[int]:
         """When a lane that nobody touches would be judged otherwise."""
         window, rate = self.windows.get(lane), self.rate_of(lane)
         opens_ms = window.ends_ms - rate[1] if window and rate else None
-        gathers = self.gathers_until(lane) if self.pending(lane) else None
+        gathers = self.gathers_until(lane, now_ms) if self.pending(lane) else None
         return [each for each in (gathers, opens_ms, window and window.ends_ms) if each is not None]
 
     def is_at(self, lane: str, books: Books) -> bool:
@@ -213,24 +214,24 @@ class Model:
     def place_of(self, lane: str) -> str:
         return "held" if lane in self.held else "later" if lane in self.later else "ring"
 
-    def place(self, lane: str, now_ms: int) -> None:
-        """Where a lane belongs."""
+    def place(self, lane: str, now_ms: int, *, gathered: bool = False) -> None:
+        """Where a lane belongs. `gathered`: it has waited for its jobs."""
         self.later.pop(lane, None)
         self.held.discard(lane)
         if lane in self.paused_lanes or self.free(lane) <= 0:
             self.held.add(lane)
             return
         left, ends_ms = self.left(self.rate_of(lane), self.windows.get(lane), now_ms)
-        waits = [self.gathers_until(lane), ends_ms if left <= 0 else None]
+        waits = [None if gathered else self.gathers_until(lane, now_ms), ends_ms if left <= 0 else None]
         until_ms = max((each for each in waits if each is not None), default=0)
         if until_ms > now_ms:
             self.later[lane] = until_ms
 
-    def judge(self, lane: str, now_ms: int) -> None:
+    def judge(self, lane: str, now_ms: int, *, gathered: bool = False) -> None:
         """After its settings, its jobs or what limits it changed."""
         if lane in self.seats:
             self.seats[lane] = max(self.seats[lane], self.picked_at)
-            self.place(lane, now_ms)
+            self.place(lane, now_ms, gathered=gathered)
 
     def judge_all(self, now_ms: int) -> None:
         for job in self.jobs.values():
@@ -241,13 +242,13 @@ class Model:
     def ticked(self, now_ms: int) -> None:
         """What waited until now is judged again; windows that are over are forgotten."""
         self.windows = {lane: window for lane, window in self.windows.items() if window.ends_ms > now_ms}
-        if self.of_lanes:
+        if self.of_lanes or self.wait_ms:
             if self.seen_ms is not None and now_ms < self.seen_ms - 1000:
                 for lane in {*self.later, *self.held, *self.windows}:
                     self.judge(lane, now_ms)
             self.seen_ms = now_ms
         for lane in [lane for lane, until_ms in self.later.items() if until_ms <= now_ms]:
-            self.judge(lane, now_ms)
+            self.judge(lane, now_ms, gathered=True)
 
     def end(self, id: str, state: str) -> None:
         self.jobs[id].state = state
@@ -446,6 +447,10 @@ class Model:
         """Same jobs in the same lanes in the same order, at the same virtual times."""
         assert books.lanes == {escape(lane): self.pending(lane) for lane in self.seats}
         assert books.held == {escape(lane) for lane in self.held}
+        for lane, until_ms in self.later.items():
+            if self.wait_ms and until_ms < min(self.jobs[id].since_ms for id in self.pending(lane)) + self.wait_ms:
+                # It waits since a call that need not have told its instant.
+                self.later[lane] = max(until_ms, min(int(books.later.get(escape(lane), 0)), until_ms + CALL_MS))
         assert books.later == {escape(lane): until_ms for lane, until_ms in self.later.items()}
         ring = self.seats.keys() - self.held - self.later.keys()
         assert books.ring == {escape(lane): self.seats[lane] for lane in ring}

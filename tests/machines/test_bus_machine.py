@@ -129,7 +129,7 @@ class BusMachine(BulkRules, Owned, Recurring, RuleBasedStateMachine):
         after_ms = self.now_ms()
         books = open_books(self.server, "f")
         for lane in self.model.seats:
-            came = any(before_ms < instant_ms <= after_ms for instant_ms in self.model.instants(lane))
+            came = any(before_ms < instant_ms <= after_ms for instant_ms in self.model.instants(lane, before_ms))
             if came and not self.model.is_at(lane, books):
                 self.model.place(lane, after_ms)
 
@@ -313,7 +313,7 @@ class BusMachine(BulkRules, Owned, Recurring, RuleBasedStateMachine):
         id = self.ids[which % len(self.ids)]
         self.sequence += 1
         now_ms = self.settled_instant()
-        reply = self.twice("redrive", twice, token=f"t{self.sequence}", jobs=pack([[id, 0]]))
+        reply = self.twice("redrive", twice, call=f"t{self.sequence}", jobs=pack([[id, 0]]))
         assert reply == self.revived([id], now_ms, [0])
 
     @rule()

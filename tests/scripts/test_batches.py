@@ -96,6 +96,15 @@ async def test_a_batch_is_bounded_in_bytes(bus: Bus, server: Server) -> None:
     assert await turns(bus, 1) == [ids[8:]]
 
 
+async def test_a_claim_of_batches_is_bounded_in_bytes_and_the_bell_goes_on(bus: Bus, server: Server) -> None:
+    await batched(bus, 5)
+    for _ in range(20):
+        await mint(bus, payload=bytes(1024 * 1024))
+    assert await bus.ring_wait(5) == "f"
+    assert [len(turn) for turn in await turns(bus, 9)] == [5, 5]
+    assert audit(server, "f").wake == ["f"]
+
+
 async def test_a_claim_is_bounded_in_jobs_and_the_bell_goes_on(bus: Bus, server: Server) -> None:
     await batched(bus, 400)
     for lane in "abcd":
@@ -339,15 +348,19 @@ async def test_a_lane_that_gathered_has_earned_no_credit(bus: Bus, server: Serve
     assert books.ring["a"] == float(books.meta["V"])
 
 
-async def test_the_clock_going_back_ends_no_wait(bus: Bus, server: Server) -> None:
+async def test_after_the_clock_went_back_a_lane_waits_anew_and_not_for_the_hour(bus: Bus, server: Server) -> None:
     await batched(bus, 3, WAIT_MS)
     await mint(bus)
-    (until_ms,) = audit(server, "f").later.values()
-    server.clock.advance(-3_600_000)
-    await mint(bus)
     await bus.tick("f")
+    server.clock.advance(-3_600_000)
+    (second,) = await mint(bus)
+    await bus.tick("f")
+    until_ms = int(audit(server, "f").rows[second][b"m"]) + WAIT_MS
     assert audit(server, "f").later == {"-": until_ms}
-    server.clock.advance(3_600_000 + WAIT_MS)
+    server.clock.advance(WAIT_MS // 2)
+    await bus.tick("f")
+    assert audit(server, "f").later == {"-": until_ms}, "once"
+    server.clock.advance(WAIT_MS // 2 + 1)
     await bus.tick("f")
     assert [len(turn) for turn in await turns(bus, 1)] == [2]
 
@@ -367,23 +380,53 @@ async def test_a_queue_that_gathers_tells_how_old_its_oldest_is(bus: Bus, server
     assert (await bus.stats(["f"]))["f"].oldest_ms == int(audit(server, "f").rows[id][b"m"])
 
 
-async def test_claiming_batches_costs_the_same_among_many_lanes(bus: Bus, server: Server) -> None:
-    """Counted in server commands, so that no noise of the machine is in it."""
+def commands(server: Server) -> int:
+    """Server commands so far, those of scripts too: a cost without the noise of the machine."""
+    info = server.command("INFO", "commandstats")
+    assert isinstance(info, bytes)
+    return sum(int(line.split("calls=")[1].split(",")[0]) for line in info.decode().splitlines() if "calls=" in line)
 
-    def commands() -> int:
-        info = server.command("INFO", "commandstats")
-        assert isinstance(info, bytes)
-        return sum(
-            int(line.split("calls=")[1].split(",")[0]) for line in info.decode().splitlines() if "calls=" in line
+
+@pytest.mark.parametrize("verb", ["drain", "move"])
+async def test_who_leaves_a_long_lane_that_gathers_costs_no_look_at_all_of_it_each(
+    bus: Bus, server: Server, verb: str
+) -> None:
+    costs = []
+    for count in (250, 900):
+        await batched(bus, 1000, WAIT_MS, queue=f"q{count}")
+        ids = await mint(bus, f"q{count}", lane="a", count=count)
+        before = commands(server)
+        changed = (
+            await bus.drain(f"q{count}", ids[:200]) if verb == "drain" else await bus.move(f"q{count}", ids[:200], "b")
         )
+        assert len(changed) == 200
+        costs.append(commands(server) - before)
+    assert costs[1] <= costs[0] + 200
+    assert costs[0] < 200 * 25
 
+
+async def test_lanes_whose_wait_is_over_are_not_looked_at_job_by_job(bus: Bus, server: Server) -> None:
+    costs = []
+    for size in (2, 20):
+        await batched(bus, 100, WAIT_MS, queue=f"q{size}")
+        for lane in range(50):
+            await mint(bus, f"q{size}", lane=f"L{lane}", count=size)
+        server.clock.advance(WAIT_MS + 1)
+        before = commands(server)
+        await bus.tick(f"q{size}")
+        costs.append(commands(server) - before)
+        assert len(audit(server, f"q{size}").ring) == 50
+    assert costs[1] <= costs[0] + 20
+
+
+async def test_claiming_batches_costs_the_same_among_many_lanes(bus: Bus, server: Server) -> None:
     costs = []
     for lanes in (10, 1000):
         queue = f"q{lanes}"
         await batched(bus, 5, queue=queue)
         for number in range(lanes):
             await mint(bus, queue, lane=f"L{number}", count=5)
-        before = commands()
+        before = commands(server)
         assert len(await turns(bus, 10, queue)) == 10
-        costs.append(commands() - before)
+        costs.append(commands(server) - before)
     assert costs[1] <= costs[0] + 5

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from audit import audit
+from audit import audit, open_books
 from doing import bury, claim, claim_one, counted, dead, done, hold, mint, run, settle
 from echod.bus import Bus
 from echod.bus.bulk import Filter, Picked
@@ -151,8 +151,8 @@ async def test_a_drain_cancels_what_waits_and_leaves_what_runs(bus: Bus, server:
 
 async def test_a_drain_sent_again_answers_the_same_and_counts_once(bus: Bus, server: Server) -> None:
     ids = await mint(bus, count=3)
-    first = await bus.run("drain", "f", token="t", ids=pack(ids))
-    assert await bus.run("drain", "f", token="t", ids=pack(ids)) == first == [id.encode() for id in ids]
+    first = await bus.run("drain", "f", call="t", ids=pack(ids))
+    assert await bus.run("drain", "f", call="t", ids=pack(ids)) == first == [id.encode() for id in ids]
     assert await bus.drain("f", ids) == (), "another drain did not cancel them"
     assert await counted(bus, "cancelled") == 3
     audit(server, "f")
@@ -215,6 +215,15 @@ async def test_a_move_sent_again_answers_the_same(bus: Bus, server: Server) -> N
     record = await bus.job(ids[0])
     assert record is not None
     assert record.lane == "-"
+
+
+async def test_a_move_sent_again_leaves_what_another_moved_since(bus: Bus, server: Server) -> None:
+    ids = await mint(bus, count=2, lane="a")
+    sent = {"lane": "b", "lane_name": "", "ids": pack(ids), "call": "t"}
+    first = await bus.run("move", "f", **sent)
+    await bus.move("f", ids[:1], "c")
+    assert await bus.run("move", "f", **sent) == first == [id.encode() for id in ids]
+    assert audit(server, "f").lanes == {"c": ids[:1], "b": ids[1:]}
 
 
 @pytest.mark.parametrize("paused", [True, False])
@@ -315,9 +324,18 @@ async def test_a_redriven_job_is_pending_with_its_id_and_history(bus: Bus, serve
 async def test_a_redrive_sent_again_answers_the_same(bus: Bus, server: Server) -> None:
     id = await bury(bus)
     for _ in range(2):
-        assert await bus.run("redrive", "f", token="t", jobs=pack([[id, 0]])) == [[id.encode()], []]
+        assert await bus.run("redrive", "f", call="t", jobs=pack([[id, 0]])) == [[id.encode()], []]
     assert audit(server, "f").lanes == {"-": [id]}
     assert (await bus.redrive("f", [id])).ids == ()
+
+
+async def test_a_redrive_sent_again_leaves_what_has_died_again(bus: Bus, server: Server) -> None:
+    id = await bury(bus)
+    first = await bus.run("redrive", "f", call="t", jobs=pack([[id, 0]]))
+    await settle(bus, [dead(await claim_one(bus))])
+    assert await bus.run("redrive", "f", call="t", jobs=pack([[id, 0]])) == first
+    assert audit(server, "f").state_of(id) == "dead"
+    assert open_books(server, "f").totals["redriven"] == 1
 
 
 async def test_a_redriven_job_runs_on_the_active_version(bus: Bus) -> None:
@@ -397,3 +415,19 @@ async def test_what_frees_memory_runs_when_there_is_none_and_the_rest_is_refused
     with pytest.raises(BusFull):
         await bus.redrive("f", [buried])
     assert await bus.purge("f", [buried, waiting], ["dead", "cancelled"]) == (buried, waiting)
+
+
+@pytest.mark.parametrize("match", ["the last", "nothing of the kind"])
+async def test_long_errors_are_read_some_at_a_time(bus: Bus, server: Server, match: str) -> None:
+    """One call that searches sixty megabytes of tracebacks would stop the server for seconds."""
+    ids = await died(bus, *[Error("ValueError", "no", "x" * 50_000) for _ in range(20)], Error("E", "the last", ""))
+    page = await bus.pick("f", Filter(("dead",), match=match))
+    assert (page.ids, page.cursor != "") == ((), True)
+    assert await picked(bus, Filter(("dead",), match=match)) == (ids[-1:] if match == "the last" else [])
+    listed, cursor = await bus.jobs("f", limit=100)
+    assert len(listed) < 10
+    found = list(listed)
+    while cursor:
+        listed, cursor = await bus.jobs("f", limit=100, cursor=cursor)
+        found += listed
+    assert [job.id for job in found] == sorted(ids, reverse=True)

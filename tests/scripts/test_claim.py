@@ -328,6 +328,36 @@ async def test_a_claim_of_more_than_one_call_serves_loses_none(bus: Bus, server:
     assert len((await bus.claim("f", "WRK2", 4500, LEASE_MS)).jobs) == 1000
 
 
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("limits", [{}, {"concurrency": 15}, {"lane_concurrency": 15, "lane_rate": (100, 60_000)}])
+async def test_a_claim_is_bounded_in_bytes_and_lanes_stay_in_turn(bus: Bus, server: Server, limits: Any) -> None:
+    """A reply that is a lease on its way would be lost with it, and claimed again, for ever."""
+    if limits:
+        await bus.set("f", limits)
+    ids = {lane: [(await mint(bus, lane=lane, payload=bytes(MIB - 1)))[0] for _ in range(8)] for lane in "ab"}
+    (small,) = await mint(bus, lane="c")
+    assert await bus.ring_wait(5) == "f"
+    first = await claim(bus, 16)
+    assert [job.id for job in first[:3]] == [ids["a"][0], ids["b"][0], small]
+    assert [job.id for job in first[3:]] == [
+        id for pair in zip(ids["a"][1:4], ids["b"][1:4], strict=True) for id in pair
+    ]
+    audit(server, "f")
+    assert await bus.ring_wait(5) == "f", "for those that did not go into it"
+    rest = await settle(bus, [done(job) for job in first], count=16)
+    assert [job.id for job in rest] == [id for pair in zip(ids["a"][4:], ids["b"][4:], strict=True) for id in pair]
+    audit(server, "f")
+
+
+async def test_a_payload_larger_than_a_claim_is_claimed_alone(bus: Bus, server: Server) -> None:
+    bus.link.patience_s = 20
+    ids = [(await mint(bus, payload=bytes(9 * MIB)))[0] for _ in range(2)]
+    assert [[job.id for job in await claim(bus, 5)] for _ in range(2)] == [[id] for id in ids]
+    audit(server, "f")
+
+
 async def mint_many(bus: Bus, count: int, lanes: int) -> None:
     for start in range(0, count, 500):
         numbers = range(start, min(start + 500, count))
@@ -372,3 +402,14 @@ async def test_a_bell_popped_for_a_claim_whose_reply_comes_late_is_answered(bus:
     assert await bus.ring_wait(5) == "f"
     assert len(await claim(bus, 1)) == 1
     assert await bus.ring_wait(5) == "f"
+
+
+async def test_a_claim_that_was_on_its_way_for_too_long_takes_nothing(bus: Bus, server: Server) -> None:
+    await mint(bus, count=9)
+    call = {"claimer": ME, "want": 2, "lease_ms": 1000, "popped": 0, "begun": b"\x90"}
+    for sequence in (7, 8):
+        await bus.run("claim", "f", sequence=sequence, holder=f"h{sequence}", **call)
+    assert (await bus.run("claim", "f", sequence=7, holder="h7", **call))[2] == []
+    assert len(audit(server, "f").active) == 4
+    again = await bus.run("claim", "f", sequence=8, holder="h8", **call)
+    assert len(again[2]) == 2, "the last is rebuilt still"

@@ -454,7 +454,7 @@ async def test_a_setting_that_is_not_there_is_refused_and_changes_nothing(bus: B
         await bus.set("f", {"lane_rate": (1, 1000)}, lane="a")
     for lane, what in (("", "rest"), ("a", "rest"), ("a", "lane_rate")):
         with pytest.raises(BusError, match=f"has no setting {what}"):
-            await bus.run("set", "f", lane=lane, written="", changes=pack([["weight", 9], [what, 1]]))
+            await bus.run("set", "f", lane=lane, written="", changes=pack([["weight", 9], [what, 1]]), call="t")
     assert (await bus.stats(["f"]))["f"].by_hand == ()
     assert await bus.lanes("f") == []
 
@@ -467,6 +467,17 @@ async def test_a_setting_sent_again_changes_nothing_more(bus: Bus, server: Serve
         await bus.set("f", {"concurrency": None, "rate": None}, lane="a")
     assert "limits" not in audit(server, "f").meta
     assert audit(server, "f").settings == {}
+
+
+@pytest.mark.parametrize("lane", ["", "a"])
+async def test_a_setting_sent_again_leaves_what_another_set_since(bus: Bus, server: Server, lane: str) -> None:
+    sent = {"lane": lane, "written": lane, "changes": pack([["paused", True], ["concurrency", 1]]), "call": "t"}
+    assert await bus.run("set", "f", **sent) == b"ok"
+    await bus.set("f", {"paused": None, "concurrency": 50}, lane=lane or None)
+    assert await bus.run("set", "f", **sent) == b"ok"
+    await mint(bus, lane="a", count=9)
+    assert len(await claim(bus, 9)) == 9
+    audit(server, "f")
 
 
 # --- batches -------------------------------------------------------------------------------------------------------

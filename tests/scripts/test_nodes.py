@@ -12,6 +12,7 @@ from echod.bus import Bus
 from echod.bus.clock import IdMaker
 from echod.errors import BusUnfit, LeaseGone
 from echod.model.ids import NodeId, millisecond_of
+from echofn.manifest import Policy
 from server import Server
 
 
@@ -312,3 +313,20 @@ async def test_a_new_queue_is_told_to_all(bus: Bus) -> None:
     assert await asyncio.wait_for(heard.get(), 5) == "fresh"
     assert (await claim_one(bus, "fresh")).attempts == 1
     assert ME.startswith("WRK")
+
+
+async def test_queues_in_which_nothing_is_left_cost_a_beat_next_to_nothing(bus: Bus, server: Server) -> None:
+    def commands() -> int:
+        info = server.command("INFO", "commandstats")
+        assert isinstance(info, bytes)
+        return sum(int(line.split(b"calls=")[1].split(b",")[0]) for line in info.splitlines() if b"calls=" in line)
+
+    costs = []
+    for count in (10, 110):
+        for number in range(count):
+            await bus.configure(f"f{number}", Policy(), count)
+        await bus.beat(pump=True)
+        before = commands()
+        assert len((await bus.beat(pump=True)).queues) == count
+        costs.append(commands() - before)
+    assert costs[1] - costs[0] <= 5 * 100

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from audit import audit
-from doing import ME, bury, claim, claim_one, counted, done, hold, mint, settle
+from doing import LEASE_MS, ME, bury, claim, claim_one, counted, done, hold, mint, settle
 from echod.bus import Bus
 from echod.bus.clock import StepWatch
+from echod.model.ids import NodeId
 from echod.model.job import Child, Mint
 from echod.pump.outbox import sweep
 from echofn.manifest import Backoff, Constant, Exponential, Linear, Policy, Waits
@@ -548,3 +549,18 @@ async def test_while_a_queue_is_paused_what_falls_due_and_what_is_lost_waits_and
     assert sorted(audit(server, "f").lanes["-"]) == sorted([due, lost])
     await bus.resume("f")
     assert {job.id for job in await claim(bus, 5)} == {due, lost}
+
+
+async def test_after_a_restart_a_pump_that_has_just_come_takes_nothing_for_one_lease(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    job = await claim_one(bus)
+    await bus.extend("f", [hold(job)], LEASE_MS, begun=[hold(job)])
+    server.clock.advance(LEASE_MS + 1)
+    newcomer = await Bus.open(server.address)
+    newcomer.steps.restarted()
+    await newcomer.join(NodeId("NOD00000000002"))
+    for stepped_ms in (-1, 0):
+        tick = (await newcomer.beat(pump=True)).tick
+        assert (tick.recovered, tick.stepped_ms) == (0, stepped_ms)
+    assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
+    await newcomer.close()

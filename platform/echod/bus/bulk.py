@@ -1,19 +1,18 @@
 """What an operator does to many jobs at once: pick them by what they are, then drain, move, purge or redrive those ids.
 
-Picking only looks, so it goes on at its cursor; each of the others is given ids and compares what it finds, so it may
-be sent again, and what was claimed in between is left alone.
+Picking only looks, so it goes on at its cursor; each of the others is given ids and compares what it finds: what was
+claimed in between is left alone.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 import msgspec
 
 from echod.bus.core import Core
 from echod.bus.keys import escape
-from echod.bus.rows import STATE_LETTERS, lane_key, pack, utf8
+from echod.bus.rows import STATE_LETTERS, lane_key, own_word, pack, utf8
 from echod.bus.wire import Argument
 from echod.model.ids import JobId
 from echod.model.job import State
@@ -82,12 +81,13 @@ class Bulk(Core):
 
     async def drain(self, queue: str, ids: Sequence[str]) -> tuple[JobId, ...]:
         """Cancel those that wait, in a lane or the schedule; the others are left as they are."""
-        return _ids(await self.run("drain", queue, token=_token(), ids=pack(list(ids))))
+        return _ids(await self.run("drain", queue, ids=pack(list(ids)), call=own_word()))
 
     async def move(self, queue: str, ids: Sequence[str], lane: str) -> tuple[JobId, ...]:
         """Give those that wait another lane; answers which are of that lane now."""
         key, written = lane_key(lane)
-        return _ids(await self.run("move", queue, lane=key, lane_name=utf8(written), ids=pack(list(ids))))
+        reply = await self.run("move", queue, lane=key, lane_name=utf8(written), ids=pack(list(ids)), call=own_word())
+        return _ids(reply)
 
     async def purge(self, queue: str, ids: Sequence[str], states: Sequence[State]) -> tuple[JobId, ...]:
         """Delete those that lie ended in one of these states, logs too; answers which are gone."""
@@ -97,13 +97,9 @@ class Bulk(Core):
     async def redrive(self, queue: str, ids: Sequence[str], *, due_ms: Sequence[int] = ()) -> Redriven:
         """Dead jobs run again: now, or each from its instant of `due_ms` on."""
         jobs = list(zip(ids, due_ms or [0] * len(ids), strict=True))
-        redriven, refused = await self.run("redrive", queue, token=_token(), jobs=pack(jobs))
+        redriven, refused = await self.run("redrive", queue, jobs=pack(jobs), call=own_word())
         return Redriven(_ids(redriven), tuple((JobId(a.decode()), JobId(b.decode())) for a, b in refused))
 
 
 def _ids(reply: Sequence[bytes]) -> tuple[JobId, ...]:
     return tuple(JobId(id.decode()) for id in reply)
-
-
-def _token() -> str:
-    return secrets.token_urlsafe(6)

@@ -44,7 +44,11 @@ class StepWatch:
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
-        self._outage = False
+        self._outage = self._restarted = False
+
+    def restarted(self) -> None:
+        """The server was away a moment ago, before our first tick: nor could others renew what they hold."""
+        self._restarted = True
 
     def outage(self) -> None:
         """The connection was lost: holders may not have been able to renew."""
@@ -57,7 +61,7 @@ class StepWatch:
     def expected_ms(self) -> int:
         """What TIME should be now at the latest; 0 before a first tick; after an outage TIME at the last, negative."""
         if self._last is None:
-            return 0
+            return -1 if self._restarted else 0
         bus_ms, heard_ms = self._last
         if self._outage:
             return -bus_ms
@@ -67,7 +71,7 @@ class StepWatch:
         """A tick that left at `sent_ms` (monotonic) ran at `bus_ms`. Counted from its sending: a reply that lay unread
         while this process was frozen must not look like a step."""
         self._last = (bus_ms, sent_ms)
-        self._outage = False
+        self._outage = self._restarted = False
 
 
 class IdMaker:

@@ -16,7 +16,7 @@
 | `unique:<key>` | hash | the owner's id, mode, body hash |
 | `out` | hash | children on their way to other queues |
 | `last:<claimer>` | hash | the last claim or settle of a claimer |
-| `last:<call>` | string | what a call that wrote a recurrence was answered, for ten seconds |
+| `last:<call>` | string | what a call of people or of a deploy was answered that wrote, for ten seconds |
 | `meta`, `lanes` | hash | counts, virtual time, policy, limits; per-lane settings, active jobs, starts in a window |
 | `log:<id>` | stream | a job's output |
 | `logged` | zset | the thousand jobs that wrote last → when, by their streams |

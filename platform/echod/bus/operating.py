@@ -8,7 +8,7 @@ from typing import Literal, cast
 from echod.bus.answers import Limits
 from echod.bus.core import Core
 from echod.bus.keys import escape
-from echod.bus.rows import pack, utf8
+from echod.bus.rows import own_word, pack, utf8
 from echofn.manifest import Policy
 from echofn.units import rate
 
@@ -66,7 +66,7 @@ class Operating(Core):
                 raise ValueError(f"expected some of {', '.join(known)}, got {what}")
         flat = [(what, False if value is None else value) for what, value in changes.items()]
         name, written = ("", b"") if lane is None else (escape(lane), utf8(lane))
-        await self.run("set", queue, lane=name, written=written, changes=pack(flat))
+        await self.run("set", queue, lane=name, written=written, changes=pack(flat), call=own_word())
 
     async def cancel(self, queue: str, id: str) -> Cancel:
         """End a job that waits; ask one that runs to stop."""

@@ -6,7 +6,6 @@ The bus decides when; these only carry the question.
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -14,7 +13,7 @@ from echod.bus.answers import DueOccurrence, Filled, RecurrenceRow, TickAnswer
 from echod.bus.clock import monotonic_ms
 from echod.bus.core import Core
 from echod.bus.keys import escape
-from echod.bus.rows import lane_key, pack, utf8
+from echod.bus.rows import lane_key, own_word, pack, utf8
 from echod.model.ids import JobId
 from echod.model.job import NO_LANE, Minted
 from echofn.manifest import Overlap
@@ -30,19 +29,14 @@ def roll() -> float:
     return random.random()
 
 
-def _call() -> str:
-    """Our own word for one call, under which it may be sent again."""
-    return f"call-{secrets.token_urlsafe(9)}"
-
-
 class Timing(Core):
     """tick, recur, unrecur, a recurrence's states, and what is minted of it by hand."""
 
-    async def tick(self, queue: str) -> TickAnswer:
-        """One bounded turn of a queue: promoted, recovered, its due recurrences and its next event."""
+    async def tick(self, queue: str, limit: int = TICK_LIMIT) -> TickAnswer:
+        """One turn of a queue: promoted, recovered, its due recurrences, `limit` of each at most; its next event."""
         sent_ms = monotonic_ms()
         now_ms, due, next_in_ms, more, promoted, recovered, stepped = await self.run(
-            "tick", queue, limit=TICK_LIMIT, roll=roll(), expected_ms=self.steps.expected_ms()
+            "tick", queue, limit=limit, roll=roll(), expected_ms=self.steps.expected_ms()
         )
         self.steps.ticked(now_ms, sent_ms)
         self.clock.hear(now_ms, sent_ms)
@@ -97,14 +91,14 @@ class Timing(Core):
             lane_name=utf8(original),
             priority=priority,
             overlap=overlap,
-            call=_call(),
+            call=own_word(),
         )
         return cast("Written", reply.decode())
 
     async def unrecur(self, queue: str, name: str, generation: int | None) -> Removed:
         """Remove a recurrence; what it minted stays. `generation` as in `recur`."""
         of = "" if generation is None else generation
-        reply = await self.run("unrecur", queue, name=utf8(name), generation=of, call=_call())
+        reply = await self.run("unrecur", queue, name=utf8(name), generation=of, call=own_word())
         return cast("Removed", reply.decode())
 
     async def park_recurrence(self, queue: str, name: str, revision: int, error: str) -> bool:
@@ -141,7 +135,7 @@ class Timing(Core):
             error=utf8(error),
             next_ms="" if next_ms is None else next_ms,
             skipped=skipped,
-            call=_call(),
+            call=own_word(),
         )
         return cast('Literal["ok", "unknown", "stale"]', reply.decode())
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _log = log.get("node")
 
 AWAY_S, UNFIT_S = 1.0, 3.0  # between two looks at a bus that is away, or that cannot be used
+RESTARTED_S = 60  # a server that is up for less was away just before we came
 
 
 def serve(config: Config, names: frozenset[str], folder: Path | None, *, dev: bool) -> int:
@@ -186,7 +187,10 @@ class Node:
             held = await bus.tokens()
             known = any(row.kind == "token" and not row.is_over(bus.clock.now_ms()) for row in held.rows)
             refuse_open_door(self._config, self._verb, has_tokens=known)
-        for ail in diagnosis.ails(msgspec.convert(await bus.server(), diagnosis.Vitals)):
+        vitals = msgspec.convert(await bus.server(), diagnosis.Vitals)
+        if self._config.bus is not None and vitals.uptime_s < RESTARTED_S:  # on our own nobody else had leases
+            bus.steps.restarted()
+        for ail in diagnosis.ails(vitals):
             _log.error("bus.ails", what=ail)
             terminal.alarm(ail)
 

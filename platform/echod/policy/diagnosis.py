@@ -24,6 +24,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     version: str = ""
     role: str = "master"
+    uptime_s: int = 0
     replicas: int = 0
     memory_bytes: int = 0
     memory_limit_bytes: int = 0

@@ -32,6 +32,11 @@ for _, name in ipairs(redis.call('LRANGE', g.wake, 0, -1)) do
   listed[name] = true
 end
 
+-- Whether no clock has anything to do in it: of functions that were, and of most that are, at most times.
+local function is_at_rest(q)
+  return redis.call('EXISTS', q.schedule, q.later, q.active, q['repeat'], q.ring, q.held, q.windows, q.out, q.done, q.dead) == 0
+end
+
 local stepped = note_step(tonumber(expected_ms))
 local queues, due, unsent = {}, {}, {}
 local promoted, recovered, more, budget = 0, 0, false, tonumber(limit)
@@ -39,7 +44,9 @@ for _, name in ipairs(redis.call('HKEYS', g.queues)) do
   local q = space((string.gsub(g.base, '~}:$', name .. '}:')))
   local heal_in_ms = heal(q, listed[name])
   local next_in_ms = false
-  if pump == '1' then
+  if pump == '1' and is_at_rest(q) then
+    next_in_ms = heal_in_ms
+  elseif pump == '1' then
     local dues_before = #due
     local to_lanes, lost, cut, soonest = turn(q, math.max(math.min(budget, 200), 1), tonumber(roll), due)
     promoted, recovered, more, next_in_ms = promoted + to_lanes, recovered + lost, more or cut, sooner(soonest, heal_in_ms)

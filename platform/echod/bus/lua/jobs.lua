@@ -24,10 +24,11 @@ while scanned < tonumber(scan) do
   for _, id in ipairs(ids) do
     cursor, scanned = id, scanned + 1
     local row = redis.call('HMGET', job_key(q, id), unpack(BRIEF))
+    weigh(row[16])
     if is_meant(row) then
       found[#found + 1] = {id, row}
-      if #found == tonumber(limit) then return {found, cursor} end
     end
+    if #found == tonumber(limit) or bytes_read > MOST_READ then return {found, cursor} end
   end
 end
 return {found, cursor}

@@ -1,9 +1,11 @@
 -- Move waiting jobs to another lane of their queue: there they stand by priority and mint order; what runs stays.
 -- KEYS    job:
--- ARGV    lane lane_name ids
+-- ARGV    lane lane_name ids call
 -- RETURNS [id that is of that lane now]
--- INCLUDE time counters news ring bell close
+-- INCLUDE time counters news ring bell close again
 -- `ids` is msgpack, a few hundred. `lane_name` is the lane as written where that differs, else ''.
+local before = answered(q, call)
+if before then return cmsgpack.unpack(before) end
 local moved, arrived = {}, false
 for _, id in ipairs(cmsgpack.unpack(ids)) do
   local key = job_key(q, id)
@@ -26,4 +28,5 @@ end
 -- Who came may have waited longer than the lane's own first: a lane that gathers is judged anew.
 if arrived and policy_of(q).batch_wait > 0 then reseat(q, lane) end
 close(q)
+answer(q, call, cmsgpack.pack(moved))
 return moved

@@ -48,8 +48,10 @@ local function rank_after(score, id)
   return low
 end
 
+local asked = {'m', 's', 'l', 'w', 'e', (cause ~= '' or match ~= '') and 'er' or nil}
 local function is_meant(id)
-  local row = redis.call('HMGET', job_key(q, id), 'm', 's', 'l', 'w', 'e', 'er')
+  local row = redis.call('HMGET', job_key(q, id), unpack(asked))
+  weigh(row[6])
   local state = row[2] or 'p'
   if not row[1] or not wanted[state] or (lane ~= '' and lane ~= (row[3] or '-')) then return false end
   local has_ended = state == 'd' or state == 'x' or state == 'c'
@@ -70,8 +72,8 @@ while scanned < tonumber(scan) do
     at, rank, scanned = entries[i + 1] .. ':' .. entries[i], rank + 1, scanned + 1
     if is_meant(entries[i]) then
       found[#found + 1] = entries[i]
-      if #found == tonumber(limit) then return {now, upto, found, at} end
     end
+    if #found == tonumber(limit) or bytes_read > MOST_READ then return {now, upto, found, at} end
   end
 end
 return {now, upto, found, at}

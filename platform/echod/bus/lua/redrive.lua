@@ -1,10 +1,12 @@
 -- Redrive jobs from the morgue: pending again, or from an instant on; failures 0, id and history kept.
 -- KEYS    job: dead
--- ARGV    token jobs
--- RETURNS [id redriven, by this call or by the same one sent before], [[id refused, owner of its unique key]]
--- INCLUDE time counters news ring bell close rows unique
+-- ARGV    jobs call
+-- RETURNS [id redriven], [[id refused, owner of its unique key]]
+-- INCLUDE time counters news ring bell close rows unique again
 -- `jobs` is msgpack: [id, due_ms, 0 for now], a few hundred. It runs on the active version, also where it was pinned to
 -- one. A job whose unique key another owns by now stays in the morgue: redriven beside it, it would be the second.
+local before = answered(q, call)
+if before then return cmsgpack.unpack(before) end
 local redriven, refused = {}, {}
 
 local function revive(id, due_ms, row)
@@ -15,7 +17,6 @@ local function revive(id, due_ms, row)
     redis.call('HSET', key, 'y', chronicle(row.y, {tonumber(row.a), 'dead', cause, 0, row.z}))
   end
   redis.call('HDEL', key, 'f', 'n', 'e', 'x', 'd', 'sz', 'z', 'v', 'pg')
-  redis.call('HSET', key, 'rt', token)
   if due_ms > now then
     make_scheduled(q, id, due_ms, 'delay', row.l, row.pr)
   else
@@ -26,20 +27,19 @@ end
 
 for _, job in ipairs(cmsgpack.unpack(jobs)) do
   local id = job[1]
-  local got = redis.call('HMGET', job_key(q, id), 's', 'l', 'pr', 'u', 'rt', 'z', 'y', 'er', 'a', 'ub')
+  local got = redis.call('HMGET', job_key(q, id), 's', 'l', 'pr', 'u', 'z', 'y', 'er', 'a', 'ub')
   if got[1] == 'x' then
     local unique = got[4] and string.sub(got[4], 1, 2) == 'd:' and string.sub(got[4], 3)
     local owner = unique and owner_of(q, unique)
     if owner then
       refused[#refused + 1] = {id, owner}
     else
-      if unique then own(q, {unique, 'd', 0, got[10] or ''}, id) end
-      revive(id, job[2], {l = got[2], pr = got[3], z = got[6], y = got[7], er = got[8], a = got[9]})
+      if unique then own(q, {unique, 'd', 0, got[9] or ''}, id) end
+      revive(id, job[2], {l = got[2], pr = got[3], z = got[5], y = got[6], er = got[7], a = got[8]})
       redriven[#redriven + 1] = id
     end
-  elseif got[5] == token then
-    redriven[#redriven + 1] = id
   end
 end
 close(q)
+answer(q, call, cmsgpack.pack({redriven, refused}))
 return {redriven, refused}

@@ -1,13 +1,15 @@
 -- Set a queue or a lane by hand: pause, weight, limits. It holds until it is set back, whatever code says meanwhile.
 -- KEYS    lanes meta named
--- ARGV    lane written changes
+-- ARGV    lane written changes call
 -- RETURNS ok
 -- ERRORS  WHAT a setting that a queue, or a lane, does not have
 -- FLAGS   allow-oom
--- INCLUDE time counters news ring bell close judge
+-- INCLUDE time counters news ring bell close judge again
 -- lane '': the queue; `written` is how people write the lane. `changes` is msgpack: [[what, value]]; value false sets back.
 -- paused true · weight 1–100 (a queue's: of its lanes without one of their own) · concurrency n · rate [n, ms] ·
 -- of a queue lane_concurrency n, lane_rate [n, ms]. '-' lifts a limit that code, or the queue, has.
+local before = answered(q, call)
+if before then return before end
 local QUEUE = {paused = 'paused', weight = 'w', concurrency = 'c', rate = 'r', lane_concurrency = 'lc', lane_rate = 'lr'}
 local LANE = {paused = ':p', weight = ':w', concurrency = ':c', rate = ':r'}
 local fields = lane == '' and QUEUE or LANE
@@ -75,4 +77,4 @@ end
 if lane == '' then set_queue() else set_lane() end
 judge_lanes(q)
 close(q)
-return 'ok'
+return answer(q, call, 'ok')

@@ -1,10 +1,11 @@
 -- A new row and its place, in one step: what mint, occur and run-now have in common.
--- KEYS job: schedule jobs global.queues
+-- KEYS job: schedule jobs meta global.queues
+local LARGE_BYTES = 8 * 1024  -- a thousand of them are as much as one claim hands out
 local function register(q, queue)
   if redis.call('HSETNX', g.queues, name_of(q), queue) == 1 then publish('queues', name_of(q)) end
 end
 
--- `fields` are pairs for the row. Without a due, or with one that has come: straight to the lane. `behind`: ids of the jobs
+-- `fields` are pairs for the row, its payload first. Without a due, or with one that has come: straight to the lane. `behind`: ids of the jobs
 -- that must have ended before.
 local function birth(q, id, fields, lane, priority, due, reason, behind)
   local key = job_key(q, id)
@@ -12,6 +13,7 @@ local function birth(q, id, fields, lane, priority, due, reason, behind)
   if priority ~= 0 then fields[#fields + 1] = 'pr'; fields[#fields + 1] = priority end
   if due then fields[#fields + 1] = 'd'; fields[#fields + 1] = due end
   redis.call('HSET', key, 'm', now, unpack(fields))
+  if #fields[2] > LARGE_BYTES then redis.call('HSET', q.meta, 'large', 1) end
   redis.call('ZADD', q.jobs, 0, id)
   if behind then
     redis.call('HSET', key, 's', 's', 'bh', table.concat(behind, ' '))

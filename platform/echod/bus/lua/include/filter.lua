@@ -1,6 +1,11 @@
 -- Which jobs an operator means: by their error (a cause, `wall` means `wall:network` too; text of it in any case), by their age.
 -- KEYS
 -- INCLUDE time
+-- Errors may be long: a call reads so many bytes of them, and answers where to go on.
+local MOST_READ = 256 * 1024
+local bytes_read = 0
+local function weigh(packed) bytes_read = bytes_read + (packed and #packed or 0) end
+
 local function has_error(packed, cause, match)
   if cause == '' and match == '' then return true end
   if not packed then return false end

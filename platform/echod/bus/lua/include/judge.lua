@@ -4,7 +4,7 @@
 -- `meta.judge` says how far that is, 'set cursor'. First jobs that are active and not counted yet are counted, once each:
 -- until that is whole nothing starts. Then come lanes with an open window, lanes in `later`, lanes in `held`.
 -- `meta.coded` is what code says, `meta.hand` what an operator set: false where a limit of code's is lifted.
-local LANES_JUDGED = 200
+local LANES_JUDGED, GATHERING_JUDGED = 200, 20  -- of lanes that gather, the first rows are read
 local NEXT_JUDGED = {active = 'windows 0', windows = 'later 0', later = 'held 0'}
 local CLOCK_BACK_MS = 1000
 
@@ -24,10 +24,11 @@ end
 local function judge_lanes(q)
   local policy, done = policy_of(q), 0
   if not policy.judge then return false end
-  while policy.judge and done < LANES_JUDGED do
+  local most = policy.batch_wait > 0 and GATHERING_JUDGED or LANES_JUDGED
+  while policy.judge and done < most do
     local set, cursor = string.match(policy.judge, '(%a+) (%d+)')
     local key = ({active = q.active, windows = q.windows, later = q.later, held = q.held})[set]
-    local scan = redis.call(set == 'held' and 'SSCAN' or 'ZSCAN', key, cursor, 'COUNT', LANES_JUDGED)
+    local scan = redis.call(set == 'held' and 'SSCAN' or 'ZSCAN', key, cursor, 'COUNT', most)
     local step = set == 'held' and 1 or 2
     for i = 1, #scan[2], step do
       done = done + 1
@@ -74,7 +75,7 @@ local function keep_limits(q)
   local over = redis.call('ZRANGEBYSCORE', q.windows, '-inf', now, 'LIMIT', 0, LANES_JUDGED)
   call_with('ZREM', q.windows, over)
   for _, lane in ipairs(over) do redis.call('HDEL', q.lanes, lane .. ':s') end
-  if lane_limits(q) then
+  if lane_limits(q) or policy_of(q).batch_wait > 0 then
     local seen = tonumber(redis.call('HGET', q.meta, 'seen'))
     if seen and now < seen - CLOCK_BACK_MS then judge_from(q, 'windows') end
     if not seen or seen ~= now then redis.call('HSET', q.meta, 'seen', now) end

@@ -12,7 +12,7 @@ local function promote(q, limit)
     make_pending(q, id, row[1], row[2])
   end
   local lanes = redis.call('ZRANGEBYSCORE', q.later, '-inf', now, 'LIMIT', 0, limit)
-  for _, lane in ipairs(lanes) do reseat(q, lane) end
+  for _, lane in ipairs(lanes) do reseat(q, lane, true) end
   return #ids, #ids == limit or #lanes == limit
 end
 

@@ -9,20 +9,24 @@
 -- A queue with a batch and a batch_wait: a lane with fewer jobs than a batch lies in `later` until its first has waited so long.
 local TURN = 5040
 local pending_delta, woken = 0, false
+local left_behind = {}  -- lanes that gathered for a job that has left them
 
 local function charge(weight) return math.floor(TURN / weight) end
 
 local function virtual_time(q) return tonumber(redis.call('HGET', q.meta, 'V')) or 0 end
 
--- Until when a lane gathers jobs; nil where it does not: at most a batch of rows is looked at.
+-- Until when a lane gathers jobs; nil where it does not. Who waits longest is looked for among the first FIRSTS: in a long lane
+-- one behind them can have waited longer only where those came to it later, by a priority or a retry, and each of them ends the
+-- wait as well. A job of the future (the clock went back) waits from now on.
+local FIRSTS = 32
 local function gathers_until(q, lane)
   local policy = policy_of(q)
   if policy.batch_wait == 0 or redis.call('ZCARD', lane_key(q, lane)) >= policy.batch then return nil end
   local first = nil
-  for _, id in ipairs(redis.call('ZRANGE', lane_key(q, lane), 0, -1)) do
+  for _, id in ipairs(redis.call('ZRANGE', lane_key(q, lane), 0, FIRSTS - 1)) do
     local row = redis.call('HMGET', job_key(q, id), 'w', 'm')
     local since = tonumber(row[1] or row[2])
-    if since and (not first or since < first) then first = since end
+    if since then first = math.min(first or now, since) end
   end
   return first and first + policy.batch_wait
 end
@@ -30,8 +34,9 @@ end
 local function latest(one, other) return one and other and math.max(one, other) or one or other end
 
 -- Put a non-empty lane where its settings (`set`: of lane_set), its counts and its jobs say, at the virtual time `at`.
-local function seat(q, lane, at, set)
-  local is_held, until_ms = set[2], gathers_until(q, lane)
+-- `gathered`: it has waited in `later` for its jobs, as long as there was reason to.
+local function seat(q, lane, at, set, gathered)
+  local is_held, until_ms = set[2], not gathered and gathers_until(q, lane) or nil
   local limits = lane_limits(q)
   if limits then
     local room, ends = lane_room(limits, set)
@@ -57,7 +62,7 @@ end
 
 -- A lane whose settings, counts or jobs changed, or whose instant came: back at max(its own time, V), so that waiting earns
 -- no credit.
-local function reseat(q, lane)
+local function reseat(q, lane, gathered)
   local score = redis.call('ZSCORE', q.ring, lane)
   redis.call('ZREM', q.ring, lane)
   redis.call('ZREM', q.later, lane)
@@ -65,7 +70,7 @@ local function reseat(q, lane)
   local set = lane_set(q, lane)
   redis.call('HDEL', q.lanes, lane .. ':v')
   if redis.call('EXISTS', lane_key(q, lane)) == 1 then
-    seat(q, lane, math.max(tonumber(score or set[3]) or 0, virtual_time(q)), set)
+    seat(q, lane, math.max(tonumber(score or set[3]) or 0, virtual_time(q)), set, gathered)
   end
 end
 
@@ -105,7 +110,7 @@ local function enqueue(q, id, lane, priority)
 end
 
 -- Take one job out of its lane; an emptied lane leaves nothing behind but its settings, and one that gathered for this
--- job gathers for its next.
+-- job gathers for its next: when the call ends, since of a lane many may leave in one.
 local function dequeue(q, id, lane)
   local key = lane_key(q, lane)
   pending_delta = pending_delta - redis.call('ZREM', key, id)
@@ -116,6 +121,11 @@ local function dequeue(q, id, lane)
     redis.call('HDEL', q.lanes, lane .. ':v')
     reset_if_idle(q)
   elseif policy_of(q).batch_wait > 0 then
-    reseat(q, lane)
+    left_behind[lane] = true
   end
+end
+
+local function gather_anew(q)
+  for lane in pairs(left_behind) do reseat(q, lane) end
+  left_behind = {}
 end

@@ -1,9 +1,11 @@
 -- Serving: lanes in turn by virtual time, a turn one job or one batch; the same outcome taken one by one or at once.
 -- KEYS job: lane: ring later held active meta lanes windows
 --
--- Limits count jobs, a batch's too: a claim, a turn, a batch is cut to what may start. One call serves MOST_JOBS at most, or the
--- batch that goes beyond: who wanted more hears the bell again.
-local MOST_JOBS, BATCH_BYTES = 1000, 8 * 1024 * 1024
+-- Limits count jobs, a batch's too: a claim, a turn, a batch is cut to what may start. One call serves MOST_JOBS and
+-- MOST_BYTES of payloads at most, or the batch that goes beyond: who wanted more hears the bell again. A reply that took longer
+-- than a lease on its way would be claimed and lost for ever. `meta.large`: the queue has had payloads of which MOST_JOBS are
+-- too much.
+local MOST_JOBS, MOST_BYTES = 1000, 8 * 1024 * 1024
 local MOST_ASIDE = 100
 local WANTED = {'p', 'a', 'f', 'l', 'ln', 'd', 'm', 'v', 'oc', 'u'}
 
@@ -38,8 +40,26 @@ local function know_lanes(q, lanes)
   end
 end
 
+-- The turns whose payloads go into one reply, or the first.
+local function cut_to_bytes(q, turns)
+  local bytes = 0
+  for i, lane in ipairs(turns) do
+    lane.ahead = lane.ahead or redis.call('ZRANGE', lane_key(q, lane.name), 0, lane.turns - 1)
+    lane.weighed = (lane.weighed or 0) + 1
+    bytes = bytes + redis.call('HSTRLEN', job_key(q, lane.ahead[lane.weighed]), 'p')
+    if i > 1 and bytes > MOST_BYTES then
+      for last = #turns, i, -1 do
+        local cut = table.remove(turns)
+        cut.turns, cut.at = cut.turns - 1, cut.at - cut.charge
+      end
+      woken = true
+      return
+    end
+  end
+end
+
 -- Which lanes serve the next `count` turns: a lane served in them is among the `count` first of the ring, whatever its length.
-local function plan_turns(q, count)
+local function plan_turns(q, count, large)
   local ring_head = redis.call('ZRANGE', q.ring, 0, count - 1, 'WITHSCORES')
   if #ring_head == 0 then return {}, {} end
   local line, lanes = {}, {}
@@ -48,15 +68,14 @@ local function plan_turns(q, count)
     lanes[#lanes + 1], line[#line + 1] = lane, lane
   end
   know_lanes(q, lanes)
-  local turns, head, tail, picked_at = {}, 1, #line, 0
+  local turns, ats, head, tail = {}, {}, 1, #line
   while #turns < count and head <= tail do
     local lane = line[head]
     head = head + 1
     if not lane.size then size_up(q, lane) end
     if lane.turns < lane.most then
-      picked_at = lane.at
       lane.turns = lane.turns + 1
-      turns[#turns + 1] = lane
+      turns[#turns + 1], ats[#ats + 1] = lane, lane.at
       lane.at = lane.at + lane.charge
     end
     if lane.turns < lane.most then
@@ -69,7 +88,8 @@ local function plan_turns(q, count)
       line[seat_at] = lane
     end
   end
-  return turns, lanes, picked_at
+  if large then cut_to_bytes(q, turns) end
+  return turns, lanes, ats[#turns]
 end
 
 -- `count` jobs of a lane start: `set` tells it, and count_starts writes it.
@@ -145,7 +165,7 @@ end
 local function take_batch(q, lane, set, size, lease_end, holder, jobs, leases, turn)
   local popped = redis.call('ZPOPMIN', lane_key(q, lane), size)
   local taken, bytes, limits = 0, 0, lane_limits(q)
-  while taken < #popped / 2 and (taken == 0 or bytes < BATCH_BYTES) do
+  while taken < #popped / 2 and (taken == 0 or bytes < MOST_BYTES) do
     if limits then
       start_in_lane(limits, lane, set, 1)
       count_starts(q)
@@ -155,12 +175,12 @@ local function take_batch(q, lane, set, size, lease_end, holder, jobs, leases, t
   end
   for i = taken * 2 + 1, #popped, 2 do redis.call('ZADD', lane_key(q, lane), popped[i + 1], popped[i]) end
   pending_delta = pending_delta - taken
-  return taken
+  return taken, bytes
 end
 
 local function serve_batches(q, count, size, room, lease_end, holder)
-  local jobs, leases, turn, started, aside, limits = {}, {}, 0, 0, 0, lane_limits(q)
-  while turn < count and #jobs < MOST_JOBS and started < room and aside < MOST_ASIDE do
+  local jobs, leases, turn, started, bytes, aside, limits = {}, {}, 0, 0, 0, 0, lane_limits(q)
+  while turn < count and #jobs < MOST_JOBS and bytes < MOST_BYTES and started < room and aside < MOST_ASIDE do
     local head = redis.call('ZRANGE', q.ring, 0, 0, 'WITHSCORES')
     if #head == 0 then break end
     local lane, at = head[1], tonumber(head[2])
@@ -172,8 +192,8 @@ local function serve_batches(q, count, size, room, lease_end, holder)
       reseat(q, lane)
     else
       turn = turn + 1
-      local taken = take_batch(q, lane, set, most, lease_end, holder, jobs, leases, turn)
-      started = started + taken
+      local taken, more = take_batch(q, lane, set, most, lease_end, holder, jobs, leases, turn)
+      started, bytes = started + taken, bytes + more
       redis.call('HSET', q.meta, 'V', at)
       redis.call('ZREM', q.ring, lane)
       if redis.call('EXISTS', lane_key(q, lane)) == 1 then
@@ -185,6 +205,7 @@ local function serve_batches(q, count, size, room, lease_end, holder)
   end
   start(q, started)
   call_with('ZADD', q.active, leases)
+  if turn < count and (#jobs >= MOST_JOBS or bytes >= MOST_BYTES) then woken = true end
   return jobs, turn
 end
 
@@ -220,10 +241,10 @@ local function take_turns(q, turns, lanes, picked_at)
   start(q, #turns)
 end
 
-local function serve_singly(q, count, lease_end, holder)
+local function serve_singly(q, count, lease_end, holder, large)
   local turns, lanes, picked_at, aside = {}, {}, 0, 0
   repeat
-    turns, lanes, picked_at = plan_turns(q, count)
+    turns, lanes, picked_at = plan_turns(q, count, large)
     take_turns(q, turns, lanes, picked_at)
     aside = aside + #lanes
   until #turns > 0 or #lanes == 0 or aside >= MOST_ASIDE
@@ -238,7 +259,7 @@ end
 
 -- Up to `count` turns under a lease: their jobs, why there are none, and in how many milliseconds to ask again.
 local function serve(q, count, lease_ms, holder)
-  local state = redis.call('HMGET', q.meta, 'paused', 'lease')
+  local state = redis.call('HMGET', q.meta, 'paused', 'lease', 'large')
   if state[1] then return {}, 'paused', false end
   if state[2] ~= text(lease_ms) then redis.call('HSET', q.meta, 'lease', lease_ms) end
   local room, ends = queue_room(q)
@@ -250,9 +271,9 @@ local function serve(q, count, lease_ms, holder)
   if batch then
     jobs, turns = serve_batches(q, count, batch, room, now + lease_ms, holder)
   else
-    jobs, turns = serve_singly(q, math.min(count, room, MOST_JOBS), now + lease_ms, holder)
+    jobs, turns = serve_singly(q, math.min(count, room, MOST_JOBS), now + lease_ms, holder, state[3])
+    if turns < count and turns >= MOST_JOBS then woken = true end
   end
-  if turns < count and #jobs >= MOST_JOBS then woken = true end
   if turns > 0 then return jobs, false, false end
   if redis.call('EXISTS', q.ring) == 1 then return {}, 'capped', ASK_AGAIN_MS end
   return {}, why_blocked(q)
