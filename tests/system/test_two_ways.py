@@ -250,6 +250,13 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
     "no zone": (lambda c, f, w: c.enqueue("shop.same", 1, at="2026-01-01T00:00"), "ValueError", "at=: expected"),
     "an option that is none": (lambda c, f, w: c.enqueue("shop.same", 1, dealy=1), "TypeError", "did you mean delay=?"),
     "an unknown job": (lambda c, f, w: c.job("JOB00000000000").refresh(), "Refused", "no job 'JOB…'"),
+    "no id": (lambda c, f, w: c.job("").refresh(), "Refused", "no job ''; it may"),
+    "a long id": (lambda c, f, w: c.job("J" * 99).result(), "Refused", "no job 'JJJ"),
+    "a job of no function": (
+        lambda c, f, w: c.job(c.enqueue("shop.same", 1).id, ""),
+        "ValueError",
+        "function=: expected a function's name, got ''",
+    ),
     "an id that is none": (lambda c, f, w: c.job("nonsense/x?").cancel(), "Refused", "no job 'nonsense/x?'"),
     "a job of another": (
         lambda c, f, w: c.job(c.enqueue("shop.same", 1).id, "shop.pack").refresh(),
@@ -312,6 +319,13 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
         "$.cap: expected a whole number from 1 to 10,000",
     ),
     "a bad jitter": (lambda c, f, w: c.repeat("own", f.yearly, every=9, jitter="x"), "ValueError", "jitter=: expected"),
+    "a long jitter": (
+        lambda c, f, w: c.repeat("own", f.yearly, every=9, jitter="8d"),
+        "InvalidSchedule",
+        "got '8d'",
+    ),
+    "a name that is none": (lambda c, f, w: c.repeat(None, f.yearly, every=9), "TypeError", "name=: expected text"),
+    "no such schedule": (lambda c, f, w: c.cancel_repeat(5), "TypeError", "name=: expected text, got 5 (int)"),
     "a schedule without its payload": (
         lambda c, f, w: c.repeat("own", f.pack, every=9),
         "InvalidPayload",
