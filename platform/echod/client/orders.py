@@ -7,7 +7,8 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar, get_args
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -208,7 +209,16 @@ def target_of(function: Callable[..., Any] | str, package: str | None) -> Target
         name = children.named(function, package_around(function) if package is None else package)
     except children.NotCallable as error:
         raise NotCallable(str(error)) from None
-    return Target(name, shape_of(function).result_type)
+    shape = shape_of(function)
+    return Target(name, _without_errors(shape.result_type) if shape.is_batched else shape.result_type)
+
+
+def _without_errors(kind: Any) -> Any:
+    """The type of one result of a batch: an exception in its place is that job's error, and no result."""
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    kept = [each for each in get_args(kind) if not (isinstance(each, type) and issubclass(each, BaseException))]
+    return Union[tuple(kept)] if kept else Any  # noqa: UP007 # of as many as there are
 
 
 def order_of(

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from echod.client.orders import target_of
+from echod.client.orders import Record, result_of, target_of
+from echofn import queue
 from echofn.testing import fake_context
+from echofn.testing.fake import START
 
 
 @pytest.fixture
@@ -52,3 +55,22 @@ def test_a_function_has_the_name_that_it_has_in_tests_and_where_it_is_served(
         ctx = fake_context()
         ctx.enqueue(shop.pack, 1)
         assert ctx.enqueued[0].function == wanted
+
+
+@queue(batch=5)
+def weigh(rows: list[int]) -> list[bytes | ValueError | Exception]: ...
+
+
+@queue(batch=5)
+def store(rows: list[int]) -> list[ValueError | None]: ...
+
+
+@pytest.mark.parametrize(("function", "stored", "wanted"), [(weigh, "AAE=", b"\x00\x01"), (store, None, None)])
+def test_a_result_of_a_batch_has_the_type_of_what_is_no_error(function: Any, stored: object, wanted: object) -> None:
+    """A list of results may hold an exception: that is the error of its job, which then has no result."""
+    ended = dict.fromkeys(("due", "minted", "started", "ended"), START)
+    record = Record(
+        id="JOB00000000001", function="m.f", lane="-", state="done", reason=None, attempts=1, failures=0, error=None,
+        result=stored, **ended,
+    )  # fmt: skip
+    assert result_of(record, target_of(function, None).result_type) == wanted
