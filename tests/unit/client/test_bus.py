@@ -58,7 +58,7 @@ async def test_a_result_is_waited_for_no_longer_than_its_timeout_says(
     monkeypatch.setattr("echod.client.asynchronous.LOOK_S", 0.1)
     id = bus.new_job_id()
     await bus.mint("f.f", [Mint(id=id, payload=b"\xc0")])
-    async with echod.AsyncClient(server.address, timeout="6s") as client:
+    async with echod.AsyncClient(server.address, timeout="20s") as client:
         job = client.job(id)
         if is_met:
             await job.refresh()
