@@ -38,6 +38,16 @@ def same(payload):
 
 
 @queue
+def ready(ctx) -> str:
+    return "ready"
+
+
+@queue(lane="tenant")
+def tenant(ctx) -> str:
+    return ctx.lane
+
+
+@queue
 def label(payload: bytes) -> bytes:
     return payload[::-1]
 
@@ -86,7 +96,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
 
         shop = importlib.import_module("functions.shop")
         node.ask("POST", "/functions/shop.once/pause")
-        with echod.Client(node.url) as http, echod.Client(f"unix://{node.state}/valkey.sock") as bus:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            echod.Client(node.url) as http,
+            echod.Client(f"unix://{node.state}/valkey.sock") as bus,
+        ):
+            patch.setattr("echod.client.asynchronous.LOOK_S", 60.0)
             yield Both(node, shop, {"http": http, "bus": bus})
     finally:
         sys.path.remove(str(node.folder.parent))
@@ -160,6 +175,8 @@ TAKEN: dict[str, tuple[Call, Any]] = {
     "a cron's by itself": (lambda c, f, w: c.enqueue(f.yearly).result("90s"), 3),
     "a cron's by name": (lambda c, f, w: c.enqueue("shop.yearly").result("90s"), 3),
     "a cron's with a payload": (lambda c, f, w: c.enqueue("shop.yearly", 4).result("90s"), 4),
+    "none for none": (lambda c, f, w: c.enqueue(f.ready, None).result("90s"), "ready"),
+    "one for a lane": (lambda c, f, w: c.enqueue(f.tenant, {"tenant": "acme"}).result("90s"), "acme"),
     "half off by itself": (lambda c, f, w: c.enqueue(f.half).result("90s"), 3),
     "a lane of two lines": (lambda c, f, w: lane_of(c, "two\nlines"), "two\nlines"),
     "a lane with spaces": (lambda c, f, w: lane_of(c, "  a lane "), "  a lane "),
@@ -201,6 +218,8 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
     ),
     "a payload": (lambda c, f, w: c.enqueue("shop.pack", {"id": "x"}), "InvalidPayload", "$.id"),
     "a payload by its type": (lambda c, f, w: c.enqueue(f.pack, {"id": "x"}), "InvalidPayload", "shop.pack"),
+    "one for none": (lambda c, f, w: c.enqueue(f.ready, {"id": 1}), "InvalidPayload", 'is not of type "null"'),
+    "one for none by name": (lambda c, f, w: c.enqueue("shop.ready", 0), "InvalidPayload", '0 is not of type "null"'),
     "no payload": (lambda c, f, w: c.enqueue("shop.pack"), "InvalidPayload", "null is not"),
     "no payload for a type": (lambda c, f, w: c.enqueue(f.pack), "InvalidPayload", "expected one"),
     "a lane that is an object": (
