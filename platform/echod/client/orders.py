@@ -217,8 +217,13 @@ def _without_errors(kind: Any) -> Any:
     """The type of one result of a batch: an exception in its place is that job's error, and no result."""
     if get_origin(kind) not in (Union, UnionType):
         return kind
-    kept = [each for each in get_args(kind) if not (isinstance(each, type) and issubclass(each, BaseException))]
+    parts: tuple[Any, ...] = get_args(kind)
+    kept = [each for each in parts if not _is_error(each)]
     return Union[tuple(kept)] if kept else Any  # noqa: UP007 # of as many as there are
+
+
+def _is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def order_of(
