@@ -130,6 +130,8 @@ def _judge(target: Callable[..., Any], marks: list[Mark], module: Module, given:
     if len(names := {each for mark in marks if (each := own_name(mark)) is not None}) > 1:
         refuse(first, f"name=: expected one name for a function, got {', '.join(sorted(names))}")
     payload_schema = _payload_schema(shape, marks, lambda text: refuse(first, text)) if shape else None
+    if shape and not shape.takes_payload and not (options.policy.lane or options.policy.unique):
+        payload_schema = {"type": "null"}  # a payload would be dropped; a lane or a key may be all that one is for
     if errors or shape is None:
         return Described(module.name, errors=tuple(errors))
     off = tuple(Off(name, mark.kind, module.file, mark.line, why, module.name) for mark, why in options.off)

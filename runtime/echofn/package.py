@@ -2,7 +2,7 @@
 
 `from .lib import db`, `from functions.lib import db` and sub-folders work because one finder at the front of
 sys.meta_path answers for the package's name and below; the folder's parent is never searched, so nothing beside it
-can be imported.
+can be imported. Which part of a module's name is that package, where somebody else imported it, is said here, too.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from types import ModuleType
+from typing import Any
+
+from echofn.annotations import marks_of
+
+FOLDER = "functions"
 
 
 class Folder:
@@ -48,3 +53,20 @@ class Folder:
         """A file's path in the folder, or None for a file elsewhere."""
         prefix = self.path + os.sep
         return file[len(prefix) :] if file.startswith(prefix) else None
+
+
+def package_of(module: str) -> str:
+    """The served folder's package in a module's full name: up to `functions` where that is a part, else the first part.
+
+    "functions.shop" → "functions", "acme.functions.eu.shop" → "acme.functions", "jobs.shop" → "jobs", "shop" → "".
+    """
+    above = module.split(".")[:-1]
+    if FOLDER in above:
+        return ".".join(above[: above.index(FOLDER) + 1])
+    return above[0] if above else ""
+
+
+def package_around(function: Callable[..., Any] | str) -> str:
+    """The package of an annotated function's module; "" for a name, or without an annotation."""
+    marks = () if isinstance(function, str) else marks_of(function)
+    return package_of(str(marks[0].scope.get("__name__", ""))) if marks else ""

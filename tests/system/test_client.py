@@ -261,7 +261,7 @@ def test_what_cannot_be_taken_is_refused_alike_and_nothing_is_queued(
         client.enqueue("shop.ping", delay="1s", at="2026-01-01T00:00:00Z")
     with pytest.raises(TypeError, match="@queue"):
         client.enqueue(len, None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"expected text for a job's id, got 5 \(int\)"):
+    with pytest.raises(TypeError, match=r"id=: expected text, got 5 \(int\)"):
         client.job(5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout=: expected a duration"):
         client.job("JOB00000000000").result(timeout="5 sec")

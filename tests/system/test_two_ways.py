@@ -38,6 +38,16 @@ def same(payload):
 
 
 @queue
+def ready(ctx) -> str:
+    return "ready"
+
+
+@queue(lane="tenant")
+def tenant(ctx) -> str:
+    return ctx.lane
+
+
+@queue
 def label(payload: bytes) -> bytes:
     return payload[::-1]
 
@@ -86,7 +96,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
 
         shop = importlib.import_module("functions.shop")
         node.ask("POST", "/functions/shop.once/pause")
-        with echod.Client(node.url) as http, echod.Client(f"unix://{node.state}/valkey.sock") as bus:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            echod.Client(node.url) as http,
+            echod.Client(f"unix://{node.state}/valkey.sock") as bus,
+        ):
+            patch.setattr("echod.client.asynchronous.LOOK_S", 60.0)
             yield Both(node, shop, {"http": http, "bus": bus})
     finally:
         sys.path.remove(str(node.folder.parent))
@@ -160,6 +175,8 @@ TAKEN: dict[str, tuple[Call, Any]] = {
     "a cron's by itself": (lambda c, f, w: c.enqueue(f.yearly).result("90s"), 3),
     "a cron's by name": (lambda c, f, w: c.enqueue("shop.yearly").result("90s"), 3),
     "a cron's with a payload": (lambda c, f, w: c.enqueue("shop.yearly", 4).result("90s"), 4),
+    "none for none": (lambda c, f, w: c.enqueue(f.ready, None).result("90s"), "ready"),
+    "one for a lane": (lambda c, f, w: c.enqueue(f.tenant, {"tenant": "acme"}).result("90s"), "acme"),
     "half off by itself": (lambda c, f, w: c.enqueue(f.half).result("90s"), 3),
     "a lane of two lines": (lambda c, f, w: lane_of(c, "two\nlines"), "two\nlines"),
     "a lane with spaces": (lambda c, f, w: lane_of(c, "  a lane "), "  a lane "),
@@ -201,6 +218,8 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
     ),
     "a payload": (lambda c, f, w: c.enqueue("shop.pack", {"id": "x"}), "InvalidPayload", "$.id"),
     "a payload by its type": (lambda c, f, w: c.enqueue(f.pack, {"id": "x"}), "InvalidPayload", "shop.pack"),
+    "one for none": (lambda c, f, w: c.enqueue(f.ready, {"id": 1}), "InvalidPayload", 'is not of type "null"'),
+    "one for none by name": (lambda c, f, w: c.enqueue("shop.ready", 0), "InvalidPayload", '0 is not of type "null"'),
     "no payload": (lambda c, f, w: c.enqueue("shop.pack"), "InvalidPayload", "null is not"),
     "no payload for a type": (lambda c, f, w: c.enqueue(f.pack), "InvalidPayload", "expected one"),
     "a lane that is an object": (
@@ -250,6 +269,13 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
     "no zone": (lambda c, f, w: c.enqueue("shop.same", 1, at="2026-01-01T00:00"), "ValueError", "at=: expected"),
     "an option that is none": (lambda c, f, w: c.enqueue("shop.same", 1, dealy=1), "TypeError", "did you mean delay=?"),
     "an unknown job": (lambda c, f, w: c.job("JOB00000000000").refresh(), "Refused", "no job 'JOB…'"),
+    "no id": (lambda c, f, w: c.job("").refresh(), "Refused", "no job ''; it may"),
+    "a long id": (lambda c, f, w: c.job("J" * 99).result(), "Refused", "no job 'JJJ"),
+    "a job of no function": (
+        lambda c, f, w: c.job(c.enqueue("shop.same", 1).id, ""),
+        "ValueError",
+        "function=: expected a function's name, got ''",
+    ),
     "an id that is none": (lambda c, f, w: c.job("nonsense/x?").cancel(), "Refused", "no job 'nonsense/x?'"),
     "a job of another": (
         lambda c, f, w: c.job(c.enqueue("shop.same", 1).id, "shop.pack").refresh(),
@@ -312,6 +338,13 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
         "$.cap: expected a whole number from 1 to 10,000",
     ),
     "a bad jitter": (lambda c, f, w: c.repeat("own", f.yearly, every=9, jitter="x"), "ValueError", "jitter=: expected"),
+    "a long jitter": (
+        lambda c, f, w: c.repeat("own", f.yearly, every=9, jitter="8d"),
+        "InvalidSchedule",
+        "got '8d'",
+    ),
+    "a name that is none": (lambda c, f, w: c.repeat(None, f.yearly, every=9), "TypeError", "name=: expected text"),
+    "no such schedule": (lambda c, f, w: c.cancel_repeat(5), "TypeError", "name=: expected text, got 5 (int)"),
     "a schedule without its payload": (
         lambda c, f, w: c.repeat("own", f.pack, every=9),
         "InvalidPayload",

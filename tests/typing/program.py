@@ -83,6 +83,16 @@ async def store_later(ctx: Context, rows: list[Row]) -> list[int] | None:
     return None
 
 
+@queue(batch=5)
+def weigh_some(rows: list[Row]) -> list[int | Exception]:
+    return [ValueError("no weight") for _ in rows]
+
+
+@queue(batch=5)
+async def weigh_later(rows: list[Row], ctx: Context) -> list[str | Exception] | None:
+    return None
+
+
 def of_a_thread(client: echod.Client, rows: Iterator[Row]) -> None:
     assert_type(client.enqueue(pack, Order(1)), echod.Job[str])
     assert_type(client.enqueue(pack, Order(1)).result(timeout="3s"), str)
@@ -100,12 +110,16 @@ def of_a_thread(client: echod.Client, rows: Iterator[Row]) -> None:
     client.enqueue(store, {"sku": "a"})
     assert_type(client.enqueue(weigh_all, {"sku": "a"}).result(), float)
     assert_type(client.enqueue(store_later, {"sku": "a"}).result(), int)
+    assert_type(client.enqueue(weigh_some, {"sku": "a"}).result(), int)
     assert_type(client.enqueue("shop.pack", {"id": 1}).result(), Any)
     assert_type(client.enqueue_many(weigh, [Order(1)])[0].result(), float)
     assert_type(client.enqueue_many(row, [{"sku": "a"}, {"sku": "b"}]), list[echod.Job[str]])
     assert_type(client.enqueue_many(turned, rows), list[echod.Job[int]])
     assert_type(client.enqueue_many(named, ({"sku": "a"},), delay="5m"), list[echod.Job[float]])
     assert_type(client.enqueue_many(weigh_all, rows), list[echod.Job[float]])
+    assert_type(client.enqueue_many(weigh_some, rows), list[echod.Job[int]])
+    assert_type(client.enqueue_many(ping, [None] * 3), list[echod.Job[int]])
+    assert_type(client.enqueue_many(beat, [None], delay="5m"), list[echod.Job[bytes]])
     client.enqueue_many(store, [{"sku": "a"}])
     client.enqueue_many("shop.pack", [1, "2"])
     client.repeat("nightly", pack, cron="0 2 * * *", tz="Europe/Berlin", payload=Order(1))
@@ -143,6 +157,9 @@ def of_a_thread(client: echod.Client, rows: Iterator[Row]) -> None:
     client.enqueue_many(turned, [{"skus": "a"}])  # type: ignore
     client.enqueue_many(store, [{"sku": 1}])  # type: ignore
     client.enqueue_many(row, rows, key="k")  # type: ignore
+    client.enqueue_many(row, [None])  # type: ignore
+    client.enqueue_many(ping, [1])  # type: ignore
+    client.enqueue_many(weigh_some, ["a row"])  # type: ignore
     client.repeat("nightly", pack, corn="0 2 * * *")  # type: ignore
     client.repeat("nightly", pack, every="1h", missed="never", payload=Order(1))  # type: ignore
     client.repeat("nightly", pack, every="1h", payload={"id": 1})  # type: ignore
@@ -166,6 +183,8 @@ async def of_a_loop(client: echod.AsyncClient) -> None:
     assert_type(await client.enqueue(later_turned, {"sku": "a"}), echod.AsyncJob[int])
     assert_type(await client.enqueue(named, {"sku": "a"}), echod.AsyncJob[float])
     assert_type(await client.enqueue(weigh_all, {"sku": "a"}), echod.AsyncJob[float])
+    assert_type(await client.enqueue_many(beat, [None]), list[echod.AsyncJob[bytes]])
+    assert_type(await client.enqueue(weigh_later, {"sku": "a"}), echod.AsyncJob[str])
     assert_type(await client.enqueue_many(later, [{"sku": "a"}]), list[echod.AsyncJob[str]])
 
     assert_type(await client.repeat("nightly", pack, cron="0 2 * * *", payload=Order(1)), echod.Schedule)

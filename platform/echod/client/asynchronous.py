@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -20,8 +21,10 @@ from echod.client.orders import (
     Target,
     Ticket,
     check_options,
+    check_text,
     milliseconds,
     order_of,
+    payloads_of,
     repeat_of,
     result_of,
     target_of,
@@ -29,11 +32,12 @@ from echod.client.orders import (
 from echod.config import DEFAULT_PORT
 from echod.errors import EchodError, InvalidPayload, JobFailed, OrdersRefused, Refused, TimedOut
 from echod.model.job import State
-from echofn.quoting import quoted
 from echofn.units import duration_ms, duration_text
 
 R = TypeVar("R")
 PATIENCE_S = 30.0
+LOOK_S = 1.0  # for one look at a job, whatever `timeout` says: 0 asks whether it has ended
+ANSWER_S = 0.25  # for how much longer than `timeout` an answer that is on its way is waited for
 BUSES = ("valkey://", "valkeys://", "redis://", "rediss://", "unix://")
 
 
@@ -53,6 +57,8 @@ class Door(Protocol):
 
 def door_of(url: str | None, token: str | None, app: str | None, patience_s: float) -> Door:
     """The way that an address names. The bus's is loaded when one is asked for."""
+    for option, text in (("url", url), ("token", token), ("app", app)):
+        check_text(option, text)
     url = url or os.environ.get("ECHOD_URL") or f"http://127.0.0.1:{DEFAULT_PORT}"
     if url.startswith(BUSES):
         from echod.client.bus import BusDoor
@@ -72,6 +78,12 @@ class AsyncJob(Generic[R]):
         self._state: State | None = None
         self.record: Record | None = None
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncJob) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} {self._function or ''} {self.state or ''}>"
 
@@ -85,12 +97,6 @@ class AsyncJob(Generic[R]):
         """pending, scheduled, active, done, dead or cancelled, as last heard; None before."""
         return self.record.state if self.record else self._state
 
-    def moved(self, client: AsyncClient) -> AsyncJob[R]:
-        """The same job by another client's way."""
-        if self._door is not client._door:
-            self._door = client._door
-        return self
-
     async def refresh(self) -> Self:
         """Ask how it stands. Raises Refused for a job that there is not (any more)."""
         self.record = await self._door.record(self.id, self._function)
@@ -99,18 +105,31 @@ class AsyncJob(Generic[R]):
     async def result(self, timeout: Duration | None = None) -> R:
         """Its result, once it ended; of the handler's own type where the function itself was enqueued.
 
-        Raises JobFailed when it ended badly, and TimeoutError after `timeout` ("5s", seconds): the job goes on then.
+        Raises JobFailed when it ended badly, and TimeoutError after `timeout` ("5s", seconds), also where nobody
+        answers: the job goes on then. 0 asks whether it has ended.
         """
-        timeout_ms = None if timeout is None else milliseconds("timeout", timeout, duration_ms)
-        ended = await self._door.ended(self.id, self._function, None if timeout_ms is None else timeout_ms / 1000)
-        if timeout_ms is not None and ended is None:
-            raise TimedOut(f"{self.id} has not ended within {duration_text(timeout_ms)}")
-        assert ended is not None
-        self.record = ended
+        ended = self.record = await self._ended(timeout)
         if ended.state != "done":
             raise failure_of(ended)
         found: R = result_of(ended, self._result_type)
         return found
+
+    async def _ended(self, timeout: Duration | None) -> Record:
+        """Its record, once it ended. Raises TimedOut, also where nobody answers: a door's own patience is longer."""
+        if timeout is None:
+            ended = await self._door.ended(self.id, self._function, None)
+            assert ended is not None
+            return ended
+        timeout_ms = milliseconds("timeout", timeout, duration_ms)
+        try:
+            async with asyncio.timeout(max(timeout_ms / 1000 + ANSWER_S, LOOK_S)):
+                ended = await self._door.ended(self.id, self._function, timeout_ms / 1000)
+        except TimeoutError:
+            told = "nothing was heard of it at the end; is echod, or its bus, away?"
+            raise TimedOut(f"{self.id} has not ended within {duration_text(timeout_ms)}: {told}") from None
+        if ended is None:
+            raise TimedOut(f"{self.id} has not ended within {duration_text(timeout_ms)}")
+        return ended
 
     async def cancel(self) -> bool:
         """Cancel it, or ask its run to stop; False when it had ended already, cancelled or otherwise.
@@ -123,6 +142,12 @@ class AsyncJob(Generic[R]):
         took = await self._door.cancel(self.id, record.function)
         await self.refresh()
         return took
+
+
+def moved(job: AsyncJob[R], client: AsyncClient) -> AsyncJob[R]:
+    """The same job by another client's way."""
+    job._door = client._door
+    return job
 
 
 def failure_of(record: Record) -> JobFailed:
@@ -138,8 +163,8 @@ class AsyncClient:
 
     `url`: http://… of a gateway (`ECHOD_URL`, else http://127.0.0.1:8321; `token`: `ECHOD_TOKEN`), or the bus's own
     address: valkey://…, valkeys://…, unix:///path (`app`: `ECHOD_APP`). `timeout` ("30s", seconds): for how long a
-    call that is not answered is sent again. `package`: the served folder's name, where functions are imported out of
-    another one.
+    call that is not answered is sent again. `package`: the served folder ("acme.jobs") in the names of the modules
+    that functions are imported from; else it is what leads up to a part called `functions`, or the first part.
     """
 
     def __init__(
@@ -151,6 +176,7 @@ class AsyncClient:
         timeout: Duration = PATIENCE_S,
         package: str | None = None,
     ) -> None:
+        check_text("package", package)
         self._door = door_of(url, token, app, milliseconds("timeout", timeout, duration_ms) / 1000)
         self._package = package
 
@@ -185,11 +211,15 @@ class AsyncClient:
     ) -> list[AsyncJob[Any]]:
         """A job for each payload, in their order. All payloads are checked by their type before the first is minted.
 
-        Raises OrdersRefused where some were refused: it says which and why, and has the jobs of the others.
+        Raises OrdersRefused where some were refused: it says which and why, and has the jobs of the others; TypeError
+        for text or a mapping, which is one payload.
         """
         check_options("enqueue_many", options, ManyOptions.__optional_keys__)
         target = target_of(function, self._package)
-        orders = [_numbered(number, target, function, payload, options) for number, payload in enumerate(payloads)]
+        orders = [
+            _numbered(number, target, function, payload, options)
+            for number, payload in enumerate(payloads_of(payloads))
+        ]
         if not orders:
             return []
         told = await self._door.enqueue_many(orders)
@@ -201,9 +231,10 @@ class AsyncClient:
 
     def job(self, id: str, function: str | None = None) -> AsyncJob[Any]:
         """A job by its id; `function` saves a search over all queues. Raises TypeError for what is no text."""
-        for what, text in (("id", id), ("function", function)):
-            if not isinstance(text, str) and (what == "id" or text is not None):
-                raise TypeError(f"expected text for a job's {what}, got {quoted(text)} ({type(text).__name__})")
+        check_text("id", id, required=True)
+        check_text("function", function)
+        if function == "":
+            raise ValueError("function=: expected a function's name, got ''")
         return AsyncJob(self._door, id, function)
 
     @signatures.repeat
@@ -219,8 +250,10 @@ class AsyncClient:
     async def cancel_repeat(self, name: str) -> bool:
         """Remove a schedule by its name, or by its id ("function/name"); False when there is none.
 
-        Raises Refused where schedules of several functions have the name: then the id says which.
+        Raises Refused where schedules of several functions have the name: then the id says which; TypeError for what is
+        no text.
         """
+        check_text("name", name, required=True)
         found = await self._door.schedules(name)
         if len(found) > 1:
             raise Refused(f"expected one schedule called {name!r}, got {', '.join(found)}; name one by its id")

@@ -25,7 +25,7 @@ import msgspec
 from echod.bus import Bus
 from echod.bus.waiting import Waiting
 from echod.client.connection import CLOSED
-from echod.client.orders import Order, Record, Repeat, Schedule, Ticket, instant_text
+from echod.client.orders import Order, Record, Repeat, Schedule, Ticket, instant_text, unknown
 from echod.errors import (
     BusAbsent,
     BusAway,
@@ -120,11 +120,11 @@ class BusDoor:
 
     async def record(self, id: str, function: str | None) -> Record:
         if not is_job_id(id):
-            raise _unknown(id)
+            raise unknown(id)
         bus = await self._open()
         job = await self._kept_asking(lambda: bus.job(id, queue=function))
         if job is None:
-            raise _unknown(id)
+            raise unknown(id)
         return _record(job)
 
     async def ended(self, id: str, function: str | None, timeout_s: float | None) -> Record | None:
@@ -143,7 +143,7 @@ class BusDoor:
         bus = await self._open()
         said = await self._kept_asking(lambda: bus.cancel(function, id))
         if said == "unknown":
-            raise _unknown(id)
+            raise unknown(id)
         return said != "ended"
 
     async def repeat(self, wanted: Repeat) -> Schedule:
@@ -260,10 +260,6 @@ class BusDoor:
 
 class _NoVersion(Refused):
     """Nothing was deployed yet: a node may be just starting."""
-
-
-def _unknown(id: str) -> Refused:
-    return Refused(f"no job {id[:40]!r}; it may have been trimmed by its function's keep")
 
 
 def _instant(ms: int) -> datetime:

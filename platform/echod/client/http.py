@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from echod.client.connection import Broken, Connections, Reply, Unreachable
-from echod.client.orders import Order, Record, Repeat, Schedule, Ticket, fits_a_header, instant_text
+from echod.client.orders import Order, Record, Repeat, Schedule, Ticket, fits_a_header, instant_text, unknown
 from echod.errors import (
     BusAway,
     BusFull,
@@ -34,6 +34,7 @@ from echod.errors import (
     Unconfirmed,
     UnknownFunction,
 )
+from echod.model.ids import is_job_id
 
 ATTEMPT_S = 10.0  # for one answer
 UNHEARD_S = 2.0  # where nobody ever answered: it may be just starting
@@ -128,6 +129,8 @@ class HttpDoor:
             self._waiting -= 1
 
     async def _record(self, id: str, function: str | None, wait_s: int) -> Record:
+        if not is_job_id(id):
+            raise unknown(id)  # some ids would make another address
         where = f"?function={quote(function, safe='')}" if function else ""
         path = f"/jobs/{quote(id, safe='')}{where}"
         headers = {"Prefer": f"wait={wait_s}"} if wait_s else {}

@@ -7,7 +7,8 @@ import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar, get_args
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -15,9 +16,10 @@ from echod.errors import InvalidPayload, NotCallable, Refused
 from echod.model.job import Error, Reason, State
 from echod.policy import calls
 from echofn import children, codec
+from echofn.package import package_around
 from echofn.quoting import quoted
 from echofn.signature import shape_of
-from echofn.units import duration_ms
+from echofn.units import duration_ms, duration_text
 
 Duration = str | int | float | timedelta
 T = TypeVar("T")
@@ -182,20 +184,46 @@ class Target(NamedTuple):
     result_type: Any
 
 
+def payloads_of(given: Iterable[Any]) -> Iterable[Any]:
+    """The payloads of many orders. Raises TypeError for what is none, or one: of text every letter would be a job."""
+    kind = type(given)
+    if issubclass(kind, str | bytes | bytearray | Mapping) or not hasattr(kind, "__iter__"):
+        told = f"expected a list of them, got {quoted(given)} ({kind.__name__})"
+        raise TypeError(f"payloads=: {told}; for one job use enqueue(), or put it in a list")
+    return given
+
+
+def unknown(id: str) -> Refused:
+    """The error of an id that no job has, in the gateway's words."""
+    return Refused(f"no job {id[:40]!r}; it may have been trimmed by its function's keep")
+
+
 def target_of(function: Callable[..., Any] | str, package: str | None) -> Target:
-    """Whom an order is for. `package` is the served folder's name; None: the outermost package of its module.
+    """Whom an order is for. `package` is the served folder's; None: what its module's name says.
 
     Raises TypeError for what is neither a name nor annotated, NotCallable for what its webhook alone may start.
     """
     if isinstance(function, str):
         return Target(children.named(function, ""), Any)
-    if package is None:
-        package = str(getattr(function, "__module__", "")).partition(".")[0]
     try:
-        name = children.named(function, package)
+        name = children.named(function, package_around(function) if package is None else package)
     except children.NotCallable as error:
         raise NotCallable(str(error)) from None
-    return Target(name, shape_of(function).result_type)
+    shape = shape_of(function)
+    return Target(name, _without_errors(shape.result_type) if shape.is_batched else shape.result_type)
+
+
+def _without_errors(kind: Any) -> Any:
+    """The type of one result of a batch: an exception in its place is that job's error, and no result."""
+    if get_origin(kind) not in (Union, UnionType):
+        return kind
+    parts: tuple[Any, ...] = get_args(kind)
+    kept = [each for each in parts if not _is_error(each)]
+    return Union[tuple(kept)] if kept else Any  # noqa: UP007 # of as many as there are
+
+
+def _is_error(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def order_of(
@@ -212,9 +240,9 @@ def order_of(
     key: str | None = None,
 ) -> Order:
     """An order, checked as far as that needs no echod. Raises InvalidPayload, TypeError or ValueError."""
-    _check_text("lane", lane)
+    check_text("lane", lane)
     for option, text in (("unique", unique), ("key", key)):
-        _check_text(option, text)
+        check_text(option, text)
         if text is not None and not 0 < len(text) <= calls.MAX_KEY:
             raise ValueError(f"{option}=: expected 1 to {calls.MAX_KEY} characters, got {len(text)}")
     if not isinstance(durable, bool):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
@@ -248,9 +276,9 @@ def _packed(target: Target, function: Callable[..., Any] | str, payload: object)
         raise InvalidPayload(str(error)) from None
 
 
-def _check_text(option: str, text: object) -> None:
-    """Raise TypeError or ValueError for what is neither None nor text that can be sent."""
-    if text is None:
+def check_text(option: str, text: object, *, required: bool = False) -> None:
+    """Raise TypeError or ValueError for what is no text that can be sent; None may stand for one not `required`."""
+    if text is None and not required:
         return
     if not isinstance(text, str):
         raise TypeError(f"{option}=: expected text, got {quoted(text)} ({type(text).__name__})")
@@ -308,10 +336,11 @@ def repeat_of(
     jitter: Duration | None = None,
 ) -> Repeat:
     """A schedule to register, checked as far as that needs no echod. Raises InvalidPayload, TypeError or ValueError."""
-    for option, text in (("name", name), ("cron", cron), ("tz", tz)):
-        _check_text(option, text)
+    check_text("name", name, required=True)
+    check_text("cron", cron)
+    check_text("tz", tz)
     if not isinstance(anchor, datetime):
-        _check_text("anchor", anchor)
+        check_text("anchor", anchor)
     if cap is not None and type(cap) is not int:
         raise TypeError(f"cap=: expected a whole number, got {quoted(cap)} ({type(cap).__name__})")
     for option, word, words in (("missed", missed, get_args(Missed)), ("overlap", overlap, get_args(Overlap))):
@@ -321,12 +350,12 @@ def repeat_of(
         function=target.name,
         name=name,
         cron=cron,
-        every=None if every is None else f"{milliseconds('every', every, duration_ms)}ms",
+        every=None if every is None else duration_text(milliseconds("every", every, duration_ms)),
         anchor=anchor.isoformat() if isinstance(anchor, datetime) else anchor,
         tz=tz,
         payload=codec.decode(_packed(target, function, payload)),
         missed=missed,
         cap=cap,
         overlap=overlap,
-        jitter=None if jitter is None else f"{milliseconds('jitter', jitter, duration_ms)}ms",
+        jitter=None if jitter is None else duration_text(milliseconds("jitter", jitter, duration_ms)),
     )

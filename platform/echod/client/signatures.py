@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from typing import Protocol, TypeAlias, TypeVar, Unpack, overload
 
     from echod.client.asynchronous import AsyncJob
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     Bare: TypeAlias = (
         Callable[[], R] | Callable[[None], R] | Callable[[Context[Any]], R] | Callable[[None, Context[Any]], R]
     )
+    # Of a batch function, which may return an exception in a job's place: that is its error, and never its result.
+    Results: TypeAlias = Sequence[R | Exception] | None
 
     class Enqueue(Protocol):
         """`Client.enqueue`."""
@@ -51,24 +53,24 @@ if TYPE_CHECKING:
         @overload  # of a batch function, which takes a list, one of its jobs
         def __call__(
             self,
-            function: Takes[list[P], Coroutine[Any, Any, list[R] | None]],
+            function: Takes[list[P], Coroutine[Any, Any, Results[R]]],
             payload: Given[P],
             **options: Unpack[Options],
         ) -> Job[R]: ...
         @overload
         def __call__(
-            self, function: Takes[list[P], list[R] | None], payload: Given[P], **options: Unpack[Options]
+            self, function: Takes[list[P], Results[R]], payload: Given[P], **options: Unpack[Options]
         ) -> Job[R]: ...
         @overload
         def __call__(
             self,
-            function: TakesTurned[list[P], Coroutine[Any, Any, list[R] | None]],
+            function: TakesTurned[list[P], Coroutine[Any, Any, Results[R]]],
             payload: Given[P],
             **options: Unpack[Options],
         ) -> Job[R]: ...
         @overload
         def __call__(
-            self, function: TakesTurned[list[P], list[R] | None], payload: Given[P], **options: Unpack[Options]
+            self, function: TakesTurned[list[P], Results[R]], payload: Given[P], **options: Unpack[Options]
         ) -> Job[R]: ...
 
     class AsyncEnqueue(Protocol):
@@ -103,24 +105,24 @@ if TYPE_CHECKING:
         @overload  # of a batch function, which takes a list, one of its jobs
         def __call__(
             self,
-            function: Takes[list[P], Coroutine[Any, Any, list[R] | None]],
+            function: Takes[list[P], Coroutine[Any, Any, Results[R]]],
             payload: Given[P],
             **options: Unpack[Options],
         ) -> Coroutine[Any, Any, AsyncJob[R]]: ...
         @overload
         def __call__(
-            self, function: Takes[list[P], list[R] | None], payload: Given[P], **options: Unpack[Options]
+            self, function: Takes[list[P], Results[R]], payload: Given[P], **options: Unpack[Options]
         ) -> Coroutine[Any, Any, AsyncJob[R]]: ...
         @overload
         def __call__(
             self,
-            function: TakesTurned[list[P], Coroutine[Any, Any, list[R] | None]],
+            function: TakesTurned[list[P], Coroutine[Any, Any, Results[R]]],
             payload: Given[P],
             **options: Unpack[Options],
         ) -> Coroutine[Any, Any, AsyncJob[R]]: ...
         @overload
         def __call__(
-            self, function: TakesTurned[list[P], list[R] | None], payload: Given[P], **options: Unpack[Options]
+            self, function: TakesTurned[list[P], Results[R]], payload: Given[P], **options: Unpack[Options]
         ) -> Coroutine[Any, Any, AsyncJob[R]]: ...
 
     class EnqueueMany(Protocol):
@@ -130,6 +132,17 @@ if TYPE_CHECKING:
         def __call__(
             self, function: str, payloads: Iterable[object], **options: Unpack[ManyOptions]
         ) -> list[Job[Any]]: ...
+        @overload  # of one that can be called without a payload
+        def __call__(
+            self,
+            function: Bare[Coroutine[Any, Any, R]],
+            payloads: Iterable[None],
+            **options: Unpack[ManyOptions],
+        ) -> list[Job[R]]: ...
+        @overload
+        def __call__(
+            self, function: Bare[R], payloads: Iterable[None], **options: Unpack[ManyOptions]
+        ) -> list[Job[R]]: ...
         @overload  # of one with a payload
         def __call__(
             self,
@@ -155,25 +168,25 @@ if TYPE_CHECKING:
         @overload  # of a batch function, which takes a list, one of its jobs
         def __call__(
             self,
-            function: Takes[list[P], Coroutine[Any, Any, list[R] | None]],
+            function: Takes[list[P], Coroutine[Any, Any, Results[R]]],
             payloads: Iterable[Given[P]],
             **options: Unpack[ManyOptions],
         ) -> list[Job[R]]: ...
         @overload
         def __call__(
-            self, function: Takes[list[P], list[R] | None], payloads: Iterable[Given[P]], **options: Unpack[ManyOptions]
+            self, function: Takes[list[P], Results[R]], payloads: Iterable[Given[P]], **options: Unpack[ManyOptions]
         ) -> list[Job[R]]: ...
         @overload
         def __call__(
             self,
-            function: TakesTurned[list[P], Coroutine[Any, Any, list[R] | None]],
+            function: TakesTurned[list[P], Coroutine[Any, Any, Results[R]]],
             payloads: Iterable[Given[P]],
             **options: Unpack[ManyOptions],
         ) -> list[Job[R]]: ...
         @overload
         def __call__(
             self,
-            function: TakesTurned[list[P], list[R] | None],
+            function: TakesTurned[list[P], Results[R]],
             payloads: Iterable[Given[P]],
             **options: Unpack[ManyOptions],
         ) -> list[Job[R]]: ...
@@ -185,6 +198,17 @@ if TYPE_CHECKING:
         def __call__(
             self, function: str, payloads: Iterable[object], **options: Unpack[ManyOptions]
         ) -> Coroutine[Any, Any, list[AsyncJob[Any]]]: ...
+        @overload  # of one that can be called without a payload
+        def __call__(
+            self,
+            function: Bare[Coroutine[Any, Any, R]],
+            payloads: Iterable[None],
+            **options: Unpack[ManyOptions],
+        ) -> Coroutine[Any, Any, list[AsyncJob[R]]]: ...
+        @overload
+        def __call__(
+            self, function: Bare[R], payloads: Iterable[None], **options: Unpack[ManyOptions]
+        ) -> Coroutine[Any, Any, list[AsyncJob[R]]]: ...
         @overload  # of one with a payload
         def __call__(
             self,
@@ -210,25 +234,25 @@ if TYPE_CHECKING:
         @overload  # of a batch function, which takes a list, one of its jobs
         def __call__(
             self,
-            function: Takes[list[P], Coroutine[Any, Any, list[R] | None]],
+            function: Takes[list[P], Coroutine[Any, Any, Results[R]]],
             payloads: Iterable[Given[P]],
             **options: Unpack[ManyOptions],
         ) -> Coroutine[Any, Any, list[AsyncJob[R]]]: ...
         @overload
         def __call__(
-            self, function: Takes[list[P], list[R] | None], payloads: Iterable[Given[P]], **options: Unpack[ManyOptions]
+            self, function: Takes[list[P], Results[R]], payloads: Iterable[Given[P]], **options: Unpack[ManyOptions]
         ) -> Coroutine[Any, Any, list[AsyncJob[R]]]: ...
         @overload
         def __call__(
             self,
-            function: TakesTurned[list[P], Coroutine[Any, Any, list[R] | None]],
+            function: TakesTurned[list[P], Coroutine[Any, Any, Results[R]]],
             payloads: Iterable[Given[P]],
             **options: Unpack[ManyOptions],
         ) -> Coroutine[Any, Any, list[AsyncJob[R]]]: ...
         @overload
         def __call__(
             self,
-            function: TakesTurned[list[P], list[R] | None],
+            function: TakesTurned[list[P], Results[R]],
             payloads: Iterable[Given[P]],
             **options: Unpack[ManyOptions],
         ) -> Coroutine[Any, Any, list[AsyncJob[R]]]: ...

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from echod.client import signatures
-from echod.client.asynchronous import PATIENCE_S, AsyncClient, AsyncJob
+from echod.client.asynchronous import PATIENCE_S, AsyncClient, AsyncJob, moved
 from echod.client.connection import CLOSED
 from echod.client.orders import Duration, ManyOptions, Options, Record, RepeatOptions, Schedule
 from echod.errors import OrdersRefused, Refused
@@ -149,6 +149,12 @@ class Job(Generic[R]):
     def __init__(self, client: Client, job: AsyncJob[R]) -> None:
         self._client, self._job = client, job
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     def __repr__(self) -> str:
         return repr(self._job).replace("AsyncJob", "Job", 1)
 
@@ -189,4 +195,4 @@ class Job(Generic[R]):
 
     def _of_this_process(self) -> None:
         """After a fork, the same job by the new core's way."""
-        self._job = self._job.moved(self._client._core().client)
+        self._job = moved(self._job, self._client._core().client)

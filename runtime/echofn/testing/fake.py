@@ -15,8 +15,8 @@ from echofn.children import Children, instant_ms
 from echofn.context import Context, id_of
 from echofn.frames import Job
 from echofn.lifespans import state_of
+from echofn.package import package_around
 from echofn.signature import own_payload
-from echofn.testing.names import package_around
 from echofn.units import duration_ms
 
 START = datetime(2026, 1, 5, tzinfo=UTC)  # a Monday: where the clock of every test stands at first

@@ -26,9 +26,9 @@ from echofn.annotations import name_of
 from echofn.children import Children, instant_ms
 from echofn.enqueueing import typed
 from echofn.manifest import Manifest
+from echofn.package import package_around
 from echofn.testing.hands import Hands
 from echofn.testing.loading import Source, load
-from echofn.testing.names import package_around
 from echofn.units import duration_ms
 
 MOST_JOBS = 10_000

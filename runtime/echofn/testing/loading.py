@@ -17,8 +17,7 @@ from echod.errors import Refused
 from echofn.describe import Given, describe
 from echofn.discovery_protocol import Module, declared
 from echofn.manifest import Function, LoadError, Manifest
-from echofn.package import Folder
-from echofn.testing.names import package_of
+from echofn.package import Folder, package_of
 
 _declared = functools.lru_cache(maxsize=256)(declared)
 

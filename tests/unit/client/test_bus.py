@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+import echod
+from echod.bus import Bus
 from echod.client.bus import AT_ONCE, BusDoor
 from echod.client.orders import Order, Ticket
-from echod.errors import BusAway, OrdersRefused, QueueFull
+from echod.errors import BusAway, OrdersRefused, QueueFull, TimedOut
+from echod.model.job import Mint
+from server import Server
 
 ORDERS = [Order(function="f.f", payload=b"\xc0", key=str(number)) for number in range(3 * AT_ONCE)]
 
@@ -44,3 +48,27 @@ async def test_of_many_orders_those_that_got_no_answer_are_told_apart_and_the_re
 async def test_a_bus_that_is_away_for_all_of_many_is_no_refusal() -> None:
     with pytest.raises(BusAway, match="no answer"):
         await Door(away_from=0).enqueue_many(ORDERS)
+
+
+@pytest.mark.parametrize("is_met", [True, False], ids=["met before", "never met"])
+async def test_a_result_is_waited_for_no_longer_than_its_timeout_says(
+    bus: Bus, server: Server, is_met: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However patient the client is otherwise: the bus stands still, and answers again."""
+    monkeypatch.setattr("echod.client.asynchronous.LOOK_S", 0.1)
+    id = bus.new_job_id()
+    await bus.mint("f.f", [Mint(id=id, payload=b"\xc0")])
+    async with echod.AsyncClient(server.address, timeout="20s") as client:
+        job = client.job(id)
+        if is_met:
+            await job.refresh()
+        with server.paused(), pytest.raises(TimedOut, match=f"{id} has not ended within 200ms: nothing was heard"):
+            await job.result("200ms")
+        assert (await job.refresh()).state == "pending"
+
+
+async def test_a_result_is_not_waited_for_where_there_is_no_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echod.client.asynchronous.LOOK_S", 0.1)
+    async with echod.AsyncClient("unix:///nowhere/valkey.sock") as client:
+        with pytest.raises(TimedOut, match="has not ended within 100ms: nothing was heard"):
+            await client.job("JOB00000000000").result("100ms")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -428,3 +429,98 @@ def test_an_option_that_cannot_be_is_named(server: Server, options: dict[str, An
         with pytest.raises(TypeError, match=r"repeat\(\) has no option corn=; did you mean cron=\?"):
             client.repeat("n", "f.f", corn="0 2 * * *")  # type: ignore[call-overload]
     assert server.requests == []
+
+
+KNOWN: dict[str, object] = {
+    **dict.fromkeys(("reason", "started", "ended", "error", "result")),
+    **{"id": TAKEN["id"], "function": "f.f", "lane": "-", "attempts": 1, "failures": 0, "state": "active"},
+    **dict.fromkeys(("due", "minted"), "2026-01-01T00:00:00.000Z"),
+}
+
+
+@pytest.mark.parametrize(
+    "always",
+    [Silence(), Cut(b""), problem(503, "bus-away"), answer(502, {}), None],
+    ids=["silence", "cut", "bus away", "proxy", "gone"],
+)
+def test_a_result_is_waited_for_no_longer_than_its_timeout_says(
+    server: Server, always: Answer | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However patient the client is otherwise: whoever was there before is gone now, or does not answer."""
+    monkeypatch.setattr("echod.client.asynchronous.LOOK_S", 0.1)
+    server.answers = [answer(200, KNOWN)]
+    with echod.Client(server.url, timeout="6s") as client:
+        job = client.job(str(TAKEN["id"])).refresh()
+        server.answers = [always or Cut(b"")]
+        if always is None:
+            server.close()
+        with pytest.raises(errors.TimedOut, match=f"{TAKEN['id']} has not ended within 200ms: nothing was heard of it"):
+            job.result("200ms")
+        with pytest.raises(TimeoutError):
+            job.result(0)
+
+
+def test_a_timeout_of_nothing_asks_whether_it_has_ended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echod.client.asynchronous.LOOK_S", 60.0)
+    server.answers = [answer(200, KNOWN | {"state": "done", "result": 5})]
+    with echod.Client(server.url) as client:
+        job = client.job(str(TAKEN["id"]))
+        assert job.result(0) == 5
+        assert job.result("1ms") == 5
+        server.answers = [answer(200, KNOWN)]
+        with pytest.raises(errors.TimedOut, match=r"has not ended within 0ms$"):
+            job.result(0)
+
+
+@pytest.mark.parametrize("what", ["url", "token", "app", "package"])
+def test_an_address_that_is_no_text_is_named(what: str) -> None:
+    for client in (echod.Client, echod.AsyncClient):
+        with pytest.raises(TypeError, match=rf"^{what}=: expected text, got 5 \(int\)$"):
+            client(**{what: 5})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("payloads", [5, None, "abc", b"abc", {"a": 1}, len])
+def test_many_payloads_are_a_list_of_them(server: Server, payloads: Any) -> None:
+    """Of text every letter would be a job, of a mapping every key."""
+    with (
+        echod.Client(server.url) as client,
+        pytest.raises(TypeError, match=r"^payloads=: expected a list of them, got "),
+    ):
+        client.enqueue_many("f.f", payloads)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("name", [5, None, b"nightly"])
+def test_a_schedule_is_named_by_text(server: Server, name: Any) -> None:
+    with echod.Client(server.url) as client:
+        with pytest.raises(TypeError, match="name=: expected text, got "):
+            client.cancel_repeat(name)
+        with pytest.raises(TypeError, match="name=: expected text, got "):
+            client.repeat(name, "f.f", every="1h")
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("id", ["", ".", "..", "nonsense", "JOB", "JOB0000000000!", "?function=f"])
+def test_what_is_no_id_is_not_asked_for(server: Server, id: str) -> None:
+    with echod.Client(server.url) as client:
+        for call in (client.job(id).refresh, client.job(id).result, client.job(id).cancel):
+            with pytest.raises(echod.Refused, match=rf"^no job {re.escape(repr(id))}; it may have been trimmed"):
+                call()
+    assert server.requests == []
+
+
+def test_jobs_of_one_id_are_equal(server: Server) -> None:
+    with echod.Client(server.url) as client, echod.Client(server.url) as other:
+        one, two = client.enqueue("f.f"), other.job(str(TAKEN["id"]))
+        assert one == two
+        assert len({one, two, client.job("JOB00000000002")}) == 2
+        assert one != client.job("JOB00000000002")
+        assert one != TAKEN["id"]
+
+
+async def test_jobs_of_one_id_are_equal_in_a_loop(server: Server) -> None:
+    async with echod.AsyncClient(server.url) as client:
+        one, two = await client.enqueue("f.f"), client.job(str(TAKEN["id"]))
+        assert one == two
+        assert len({one, two, client.job("JOB00000000002")}) == 2
+        assert one != client.job("JOB00000000002")
