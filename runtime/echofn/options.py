@@ -12,7 +12,7 @@ import msgspec
 
 from echofn import codec, values
 from echofn.annotations import Mark, is_on, marks_of
-from echofn.frames import MAX_BATCH
+from echofn.frames import FURTHEST_PRIORITY, MAX_BATCH
 from echofn.manifest import CronTrigger, EveryTrigger, Policy, QueueTrigger
 from echofn.quoting import quoted
 
@@ -91,7 +91,7 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         unique=reading.take("unique", base.unique, values.unique) if is_queue else None,
         until=reading.take("until", base.until, values.until) if is_queue else "done",
         max_pending=reading.take("max_pending", base.max_pending, values.optional(values.whole(1, 1_000_000_000))),
-        priority=reading.take("priority", base.priority, values.whole(-1_000_000, 1_000_000)),
+        priority=reading.take("priority", base.priority, values.whole(-FURTHEST_PRIORITY, FURTHEST_PRIORITY)),
         redact=_both(base.redact, reading.take("redact", (), values.redact if is_queue else values.request_paths)),
         per_worker=reading.take("per_worker", base.per_worker, values.whole(1, 1_000)),
         concurrency=reading.take("concurrency", base.concurrency, values.optional(values.at_once)),

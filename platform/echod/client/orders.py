@@ -13,8 +13,7 @@ import msgspec
 
 from echod.errors import InvalidPayload, NotCallable, Refused
 from echod.model.job import Error, Reason, State
-from echod.policy import calls
-from echofn import children, codec
+from echofn import children, codec, frames
 from echofn.quoting import quoted
 from echofn.signature import shape_of
 from echofn.units import duration_ms
@@ -215,8 +214,8 @@ def order_of(
     _check_text("lane", lane)
     for option, text in (("unique", unique), ("key", key)):
         _check_text(option, text)
-        if text is not None and not 0 < len(text) <= calls.MAX_KEY:
-            raise ValueError(f"{option}=: expected 1 to {calls.MAX_KEY} characters, got {len(text)}")
+        if text is not None and not 0 < len(text) <= frames.MAX_KEY:
+            raise ValueError(f"{option}=: expected 1 to {frames.MAX_KEY} characters, got {len(text)}")
     if not isinstance(durable, bool):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
         raise TypeError(f"durable=: expected True or False, got {durable!r:.100} ({type(durable).__name__})")
     if delay is not None and at is not None:
@@ -225,8 +224,8 @@ def order_of(
         raise ValueError("durable=: expected lane=, unique= and key= of one printable line beside it, got another")
     children.check_priority(priority)
     in_ms = None if delay is None else milliseconds("delay", delay, duration_ms)
-    if in_ms is not None and in_ms > calls.FURTHEST_MS:
-        raise ValueError(f"delay=: expected at most {calls.FURTHEST_MS // 86_400_000} days, got {quoted(delay)}")
+    if in_ms is not None and in_ms > frames.FURTHEST_MS:
+        raise ValueError(f"delay=: expected at most {frames.FURTHEST_DAYS} days, got {quoted(delay)}")
     return Order(
         function=target.name,
         payload=_packed(target, function, payload),

@@ -233,10 +233,14 @@ def test_a_child_without_a_payload_gets_that_of_its_functions_annotation() -> No
         [child(priority=10**9)],
         [child(lane="x" * (1024 * 1024 + 1))],
         [child(unique="x" * (1024 * 1024 + 1))],
+        [child(unique="")],
+        [child(unique="x" * 256)],
+        [child(delay_ms=frames.FURTHEST_MS + 1)],
     ],
     ids=[
         *("below", "above", "twice", "too many", "too large", "not msgpack", "too deep"),
         *("before all time", "after all time", "backwards", "too urgent", "lane too large", "key too large"),
+        *("key empty", "key too long", "too far"),
     ],
 )
 def test_children_that_no_honest_worker_sends_are_a_fault(children: list[frames.Child]) -> None:
