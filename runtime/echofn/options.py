@@ -15,6 +15,7 @@ from echofn.annotations import Mark, is_on, marks_of
 from echofn.frames import FURTHEST_PRIORITY, MAX_BATCH
 from echofn.manifest import CronTrigger, EveryTrigger, Policy, QueueTrigger
 from echofn.quoting import quoted
+from echofn.units import duration_text
 
 T = TypeVar("T")
 _NONE: tuple[type[BaseException], ...] = ()
@@ -167,7 +168,7 @@ def read_every(reading: Reading) -> EveryTrigger:
     least = values.MIN_PERIOD_MS
     period_ms = reading.value("period", only(reading, 'a period, as in @every("20s")', "1s"), least, values.period)
     anchor_ms = reading.take("anchor", 0, values.anchor) % period_ms  # the same dues, whatever multiple was written
-    own = f"every {period_ms}ms" + (f" from {anchor_ms}ms" if anchor_ms else "")
+    own = f"every {duration_text(period_ms)}" + (f" from {duration_text(anchor_ms)}" if anchor_ms else "")
     return EveryTrigger(
         name=reading.take("name", own, values.recurrence_name),
         period_ms=period_ms,

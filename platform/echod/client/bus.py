@@ -236,7 +236,7 @@ class BusDoor:
             except ValueError as error:
                 raise Refused(f"at=: {error}") from None
         seen = msgspec.to_builtins(value)  # bytes as base64: as the schema has them
-        self._schemas.check(self._registry.active.version, function, seen, len(packed))
+        self._schemas.check(self._registry.active.version, function, seen, len(packed), value)
         return calls.Call(
             value=value,
             packed=packed,

@@ -118,7 +118,7 @@ def _place(desk: Desk, order: OrderShape, version: str, function: Function, *, i
     now_ms = desk.bus.clock.now_ms()
     given = payload_in(order.payload, is_json=is_json)
     payload = stored(function.default_payload) if given.packed == NIL else given
-    desk.schemas.check(version, function, payload.seen, len(payload.packed))
+    desk.schemas.check(version, function, payload.seen, len(payload.packed), payload.value)
     in_ms = due_ms = None
     try:
         if order.delay is not None and order.at is not None:

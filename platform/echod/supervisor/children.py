@@ -124,7 +124,7 @@ def _check(payload: bytes, function: Function) -> None:
         raise Refused(f"payload: expected at most {nesting.MAX_DEPTH} levels of nesting, got more")
     if function.payload_schema is not None:
         digest = hashlib.sha256(msgspec.json.encode(function.payload_schema)).hexdigest()
-        _schemas.check(digest, function, msgspec.to_builtins(value), len(payload))
+        _schemas.check(digest, function, msgspec.to_builtins(value), len(payload), value)
 
 
 def _lane(child: frames.Child, policy: Policy) -> str:

@@ -131,6 +131,12 @@ def test_annotations_count_as_in_the_environment_of_the_test(bus: Bus) -> None:
     assert ran == [("done", "rye for prod"), ("done", "oat for prod"), ("dead", None)]
 
 
+def test_an_environment_that_looks_like_a_slip_is_refused(bus: Bus) -> None:
+    with pytest.raises(Refused, match=r"expected dev, prod or another, got 'prd'; did you mean 'prod'\?"):
+        bus.load(bakery, env="prd")
+    bus.load(bakery, env="staging")
+
+
 def test_fan_out_runs_too_and_says_who_its_parent_was(baking: Bus) -> None:
     job = baking.enqueue(bakery.shop, ["rye", "spelt"])
     assert len(baking.run_due()) == 3
