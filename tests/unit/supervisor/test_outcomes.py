@@ -217,6 +217,14 @@ def test_a_child_without_a_payload_gets_that_of_its_functions_annotation() -> No
     assert second.payload != usual
 
 
+def test_bytes_do_not_fit_a_childs_text() -> None:
+    schema = {"type": "object", "properties": {"tenant": {"type": "string"}}}
+    function = msgspec.structs.replace(FUNCTION, payload_schema=schema)
+    ended = said("done", children=(child(payload=msgspec.msgpack.encode({"tenant": b"north"})),))
+    failed: Any = outcomes.of(lease(), RUN, ended, {"shop.pack": function}.get, roll=0.5)
+    assert "$.tenant: got bytes" in failed.error.message
+
+
 @pytest.mark.parametrize(
     "children",
     [
