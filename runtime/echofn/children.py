@@ -10,14 +10,22 @@ from typing import Any
 
 from echofn import codec
 from echofn.annotations import marks_of, name_of
-from echofn.frames import MAX_CHILDREN, MAX_PAYLOAD_BYTES, Child
+from echofn.frames import (
+    FURTHEST_DAYS,
+    FURTHEST_MS,
+    FURTHEST_PRIORITY,
+    MAX_CHILDREN,
+    MAX_KEY,
+    MAX_PAYLOAD_BYTES,
+    Child,
+)
 from echofn.masking import Mask
 from echofn.quoting import hidden, quoted
 from echofn.signature import own_payload, shape_of
 from echofn.units import duration_ms
 
 MAX_CHILDREN_BYTES = 1024 * 1024
-MAX_TEXT = 10_000  # a lane or a key of any sort is taken; the bus shortens it
+MAX_TEXT = 10_000  # a lane of any sort is taken; the bus shortens it
 _shape_of = functools.lru_cache(maxsize=64)(shape_of)
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
@@ -25,11 +33,12 @@ _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 class Children:
     """The children of one run, numbered from the block that came with it."""
 
-    __slots__ = ("_bytes", "_children", "_closed", "_first", "_lock", "_mask", "_owners", "_package")
+    __slots__ = ("_bytes", "_children", "_closed", "_first", "_lock", "_mask", "_now_ms", "_owners", "_package")
 
-    def __init__(self, first: int, package: str, mask: Mask | None = None) -> None:
-        """`mask` knows the values of the secrets, which no child may carry onto the bus."""
+    def __init__(self, first: int, package: str, now_ms: int, mask: Mask | None = None) -> None:
+        """`now_ms`: by the bus's clock. `mask` knows the values of the secrets, which no child may carry onto it."""
         self._first = first
+        self._now_ms = now_ms
         self._package = package
         self._mask = mask
         self._lock = threading.Lock()
@@ -59,10 +68,13 @@ class Children:
                 f"expected a {carriers[0]} without the value of a secret, as it lies on the bus; "
                 f"let secrets= of {hidden(name, 200)} name it, too"
             )
-        delay_ms = None if delay is None else duration_ms(delay)
-        at_ms = None if at is None else instant_ms(at)
-        if delay_ms is not None and at_ms is not None:
+        if delay is not None and at is not None:
             raise ValueError("expected delay= or at=, got both")
+        delay_ms = None if delay is None else wait_ms(delay)
+        at_ms = None
+        if at is not None:
+            check_instant(at_ms := instant_ms(at), self._now_ms, at)
+        check_key("unique=", unique)
         check_priority(priority)
         size = len(data) + len(name) + _text("lane", lane) + _text("unique", unique) + 64
         with self._lock:
@@ -92,8 +104,37 @@ class Children:
 
 def check_priority(priority: int | None) -> None:
     """Raises ValueError. The bus takes what comes, and has written the row when it finds that it is no number."""
-    if priority is not None and (type(priority) is not int or abs(priority) > 1_000_000):
-        raise ValueError(f"expected a whole priority from -1,000,000 to 1,000,000, got {quoted(priority)}")
+    if priority is not None and (type(priority) is not int or abs(priority) > FURTHEST_PRIORITY):
+        most = f"{FURTHEST_PRIORITY:,}"
+        raise ValueError(f"expected a whole priority from -{most} to {most}, got {quoted(priority)}")
+
+
+def check_key(what: str, key: str | None) -> None:
+    """Raises TypeError, or ValueError for a key that none of a job's may be: an empty one is no key at all."""
+    if key is None:
+        return
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
+        raise TypeError(f"expected text for {what}, got {type(key).__name__}")
+    if not 0 < len(key) <= MAX_KEY:
+        do = "leave it out for a job without a key" if not key else "a hash of it is short enough"
+        raise ValueError(f"{what}: expected 1 to {MAX_KEY} characters, got {len(key):,}; {do}")
+
+
+def wait_ms(delay: str | float | timedelta) -> int:
+    """Milliseconds that a job is to wait. Raises ValueError for what is no duration, or further than one may wait."""
+    found = duration_ms(delay)
+    if found > FURTHEST_MS:
+        raise ValueError(f"expected a wait of at most {FURTHEST_DAYS} days, got {quoted(delay)}")
+    return found
+
+
+def check_instant(at_ms: int, now_ms: int, written: datetime | str) -> None:
+    """Raises ValueError for an instant that no job may wait for."""
+    if not 0 <= at_ms <= now_ms + FURTHEST_MS:
+        raise ValueError(
+            "expected an RFC 3339 instant such as 2026-03-29T01:00:00Z, "
+            f"after 1970 and within {FURTHEST_DAYS} days from now, got {quoted(written)}"
+        )
 
 
 def instant_ms(value: datetime | str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 
 from echofn.enqueueing import typed
+from echofn.quoting import quoted
 
 TYPE_CHECKING = False  # type checkers read this name as true; a handler pays for no import of typing
 if TYPE_CHECKING:
@@ -140,8 +141,12 @@ class Context(_OfJob, _Parametrised[StateT]):
 
     def progress(self, fraction: float, note: str = "") -> None:
         """Say how far this run is, from 0 to 1. Cheap: at most ten a second are sent, and always the last one."""
-        if not 0 <= fraction <= 1:
-            raise ValueError(f"expected a fraction from 0 to 1, got {fraction!r}")
+        try:
+            is_one = 0 <= fraction <= 1
+        except TypeError:  # user code calls this: "0.5"
+            is_one = False
+        if not is_one:
+            raise ValueError(f"expected a fraction from 0 to 1, got {quoted(fraction)}")
         now = time.monotonic()
         at_once = now - self._last_progress >= _PROGRESS_S
         self._run.progress(float(fraction), str(note), at_once=at_once)
@@ -163,8 +168,10 @@ class Context(_OfJob, _Parametrised[StateT]):
         """Ask for a job of another function; gives its id. It is minted when this run ends well, and only then.
 
         In a batch: when any of its jobs does. For what belongs to one of them there is `ctx.jobs[n].enqueue`.
-        Raises TypeError or ValueError for what cannot be minted, RuntimeError past 1,000 children or 1 MiB, or after
-        the run's end.
+        `unique` (1 to 255 characters): no second job of that function under this key. Whether it is taken shows when
+        the run ends; if it is, no job is minted, and the id that was given is never one's. `delay`, `at`: up to 3,660
+        days ahead. Raises TypeError or ValueError for what cannot be minted, RuntimeError past 1,000 children or 1 MiB,
+        or after the run's end.
         """
         number = self._run.children.add(
             function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority

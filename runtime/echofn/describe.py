@@ -130,6 +130,10 @@ def _judge(target: Callable[..., Any], marks: list[Mark], module: Module, given:
     if len(names := {each for mark in marks if (each := own_name(mark)) is not None}) > 1:
         refuse(first, f"name=: expected one name for a function, got {', '.join(sorted(names))}")
     payload_schema = _payload_schema(shape, marks, lambda text: refuse(first, text)) if shape else None
+    for mark in marks if payload_schema is not None else ():
+        for option in ("lane", "unique"):
+            if mark.kind == "queue" and (why := _astray(payload_schema or {}, mark.options.get(option))):
+                refuse(mark.line, f"{option}=: {why}")
     if shape and not shape.takes_payload and not (options.policy.lane or options.policy.unique):
         payload_schema = {"type": "null"}  # a payload would be dropped; a lane or a key may be all that one is for
     if errors or shape is None:
@@ -254,7 +258,7 @@ def _with_default(trigger: Trigger, shape: Shape | None, reading: Reading) -> Tr
         payload = values.payload(shape.default)
         codec.convert(codec.decode(payload), shape.payload_type)
     except (ValueError, codec.Unfit) as error:
-        reading.refuse(f"expected a default of the payload that a job can carry, got {shape.default!r:.100}: {error}")
+        reading.refuse(f"expected a default of the payload that a job can carry, got {quoted(shape.default)}: {error}")
         return trigger
     return msgspec.structs.replace(trigger, payload=payload)
 
@@ -295,6 +299,22 @@ def _payload_schema(shape: Shape, marks: list[Mark], refuse: Callable[[str], Non
     if not any(mark.kind == "webhook" for mark in marks):
         refuse("expected another type for the payload than Request: only a @webhook gets one")
     return None
+
+
+def _astray(schema: dict[str, Any], path: Any) -> str | None:
+    """Why a path leads nowhere in the payload, by its type: all its jobs would share a lane, or have no key."""
+    try:
+        found = models.astray(schema, masking.steps(path)) if isinstance(path, str) else None
+    except ValueError:
+        return None  # no path at all: the control plane says so
+    if found is None:
+        return None
+    import difflib  # only a slip of the keyboard pays for it
+
+    step, fields = found
+    near = difflib.get_close_matches(step, fields, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(fields) or 'none'}"
+    return f"expected a path to a field of the payload, got {quoted(path)}: it has no {step!r}; {hint}"
 
 
 def _schema(kind: Any, what: str, refuse: Callable[[str], None]) -> dict[str, Any] | None:

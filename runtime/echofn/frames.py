@@ -40,6 +40,12 @@ MAX_RUN_MS = 7 * 86_400_000  # of one run, however often it asks for more: a wor
 MAX_BATCH = 1000  # jobs of one run
 MAX_RESULTS_BYTES = 8 * 1024 * 1024  # of all jobs of a batch
 
+# What a caller may ask for a job, whoever he is: a run, a program, a request.
+FURTHEST_DAYS = 3660
+FURTHEST_MS = FURTHEST_DAYS * 86_400_000  # how far ahead it may be due
+FURTHEST_PRIORITY = 1_000_000
+MAX_KEY = 255  # characters; as in the draft of Idempotency-Key's standard, and at those who made it common
+
 
 # ---- supervisor -> base -------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from echofn.run import Loop
 
 STARTUP_MS = 30_000
+_YIELDED_NOT = "generator didn't yield"  # contextlib's own words
 NOBODYS = (
     "expected a function beside @lifespan: it serves the functions of its own module, and this one has none; "
     "to share it write `clients = lifespan(lib.clients)` in the modules that need it"
@@ -70,6 +71,8 @@ def _misfit(target: Any) -> str | None:
 class State(types.SimpleNamespace):
     """What a lifespan yielded, by name."""
 
+    __slots__ = ("__file",)  # not among what it shows of itself
+
     def __init__(self, file: str, values: Mapping[str, Any]) -> None:
         super().__init__(**values)
         self.__file = file
@@ -77,7 +80,7 @@ class State(types.SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        known = ", ".join(each for each in vars(self) if not each.startswith("_"))
+        known = ", ".join(vars(self))
         has = f"yielded {known}" if known else "has no @lifespan that yielded anything"
         raise AttributeError(f"ctx.state has no {name!r}: {self.__file} {has}", name=name, obj=self)
 
@@ -109,7 +112,16 @@ class Lifespan:
 
     def enter(self, loop: Loop) -> Any:
         """Run it up to its yield; gives what ctx.state is. Raises what it raises."""
-        manager = _managed(self._target())
+        try:
+            return state_of(self._file, self._entered(_managed(self._target()), loop))
+        except RuntimeError as error:
+            if str(error) != _YIELDED_NOT:
+                raise
+            told = f"@lifespan ({self.place}): expected a generator that yields once, got one that ended without"
+            raise RuntimeError(f"{told}; let each way through it yield") from None
+
+    def _entered(self, manager: Any, loop: Loop) -> Any:
+        """What it yields."""
         value: Any
         if hasattr(manager, "__aenter__"):
             # One task for its whole life: task groups, timeouts and cancel scopes must be left where they were entered.
@@ -121,7 +133,7 @@ class Lifespan:
         else:
             self._manager = manager
             value = manager.__enter__()
-        return state_of(self._file, value)
+        return value
 
     def leave(self, loop: Loop, folder: Folder, mask: Mask) -> Left | None:
         """Run the rest of it. Gives what is to be told of an end that was none: raised, or yielded once more."""

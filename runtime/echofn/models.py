@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -94,6 +95,12 @@ def _marked(kind: Any, of_model: Any, mode: Mode) -> dict[str, Any]:
             schema: dict[str, Any] = super().to_schema(t, check_ref)
             while isinstance(t, inspect.Metadata):
                 t = t.type
+            if isinstance(t, inspect.DictType) and (names := self.keys(t.key_type)):
+                schema["propertyNames"] = names
+            if isinstance(t, inspect.SetType | inspect.FrozenSetType):
+                _check_hashable(t.item_type)
+                if isinstance(t.item_type, inspect.AnyType):
+                    schema["items"] = {"type": ["null", "boolean", "number", "string"], READ_AS: "hashable"}
             if read := _READ.get(type(t).__name__):
                 tz = getattr(t, "tz", None)
                 mark = read if tz is None else f"{'aware' if tz else 'naive'} {read}"
@@ -104,6 +111,28 @@ def _marked(kind: Any, of_model: Any, mode: Mode) -> dict[str, Any]:
                     schema["anyOf"] = [text, {"type": "number"}]
             return schema
 
+        def keys(self, t: Any) -> dict[str, Any]:
+            """The schema of an object's names, which are text whatever they stand for; empty where any do."""
+            inner = t
+            while isinstance(inner, inspect.Metadata):
+                inner = inner.type
+            if isinstance(inner, inspect.AnyType) or getattr(inner, "cls", None) is object:
+                return {}
+            if isinstance(inner, inspect.LiteralType | inspect.EnumType):
+                values = inner.values if isinstance(inner, inspect.LiteralType) else [each.value for each in inner.cls]
+                return {"enum": [str(each) for each in values]}
+            if isinstance(inner, inspect.UnionType):
+                kinds = [self.keys(each) for each in inner.types if not isinstance(each, inspect.NoneType)]
+                return ({"anyOf": kinds} if len(kinds) > 1 else kinds[0]) if all(kinds) else {}
+            if isinstance(inner, inspect.IntType | inspect.FloatType):
+                schema = self.to_schema(t)
+                return {READ_AS: f"{schema.pop('type')} key", **schema}
+            if not isinstance(inner, inspect.StrType) and type(inner).__name__ not in _READ:
+                raise TypeError(f"in JSON the keys of a dict are text, which no {_name(inner)} is made of")
+            schema = self.to_schema(t)
+            schema = schema.get("anyOf", [schema])[0]  # of a Decimal as text and as a number
+            return {name: part for name, part in schema.items() if name != "type"}
+
     info = inspect.type_info(kind)
     parts = _json_schema._collect_component_types([info])  # pyright: ignore[reportPrivateUsage]
     names = _json_schema._build_name_map(parts)  # pyright: ignore[reportPrivateUsage]
@@ -112,6 +141,70 @@ def _marked(kind: Any, of_model: Any, mode: Mode) -> dict[str, Any]:
     if parts:
         schema["$defs"] = {names[each]: generator.to_schema(part, False) for each, part in parts.items()}
     return schema
+
+
+def astray(schema: dict[str, Any], steps: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The first step of a path that leads nowhere in any value of a type, and the fields that are there; None where it
+    may lead somewhere: where fields are not all known, anything may."""
+    nodes: list[Any] = [schema]
+    for step in steps:
+        inner: list[Any] = []
+        fields: list[str] = []
+        for node in _kinds(nodes, schema):
+            known = node.get("properties")
+            if not node or "enum" in node or (node.get("type", "object") == "object" and known is None):
+                return None
+            if known is not None:
+                if step not in known and (node.get("additionalProperties") or node.get("patternProperties")):
+                    return None
+                fields += known
+                inner += [known[step]] if step in known else []
+            elif node["type"] == "array" and step.isdigit():
+                inner += [each for each in (*node.get("prefixItems", ()), node.get("items", {})) if each is not False]
+        if not inner:
+            return step, fields
+        nodes = inner
+    return None
+
+
+def _kinds(nodes: Sequence[Any], root: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas of the kinds of value that these take: through references and unions."""
+    waiting, seen = list(nodes), set[str]()
+    while waiting:
+        node = waiting.pop()
+        ref = node.get("$ref", "")
+        if ref and ref not in seen:
+            seen.add(ref)
+            waiting.append(root.get("$defs", {}).get(ref.removeprefix("#/$defs/"), {}))
+        for union in ("anyOf", "oneOf", "allOf"):
+            waiting += node.get(union, ())
+        if not ref and not {"anyOf", "oneOf", "allOf"} & node.keys():
+            yield node
+
+
+def _check_hashable(info: Any) -> None:
+    """Raise TypeError for what no set can hold: the first one would end its job."""
+    from msgspec import inspect
+
+    while isinstance(info, inspect.Metadata):
+        info = info.type
+    for each in getattr(info, "types", ()) or getattr(info, "item_types", ()):
+        _check_hashable(each)
+    kind = getattr(info, "cls", None)
+    if isinstance(info, inspect.VarTupleType):
+        _check_hashable(info.item_type)
+    if isinstance(info, inspect.StructType):
+        is_hashable = info.cls.__struct_config__.frozen or not info.cls.__struct_config__.eq
+    else:
+        kinds = inspect.ListType | inspect.DictType | inspect.SetType | inspect.TypedDictType | inspect.ByteArrayType
+        is_hashable = not isinstance(info, kinds) and getattr(kind, "__hash__", True) is not None
+    if not is_hashable:
+        raise TypeError(f"a set holds what can be hashed, got {_name(info)}; make that frozen, or take a list")
+
+
+def _name(info: Any) -> str:
+    kind = getattr(info, "cls", None)
+    return kind.__name__ if isinstance(kind, type) else type(info).__name__.removesuffix("Type").lower()
 
 
 def _space(kind: type, number: int) -> str:

@@ -12,9 +12,10 @@ import msgspec
 
 from echofn import codec, values
 from echofn.annotations import Mark, is_on, marks_of
-from echofn.frames import MAX_BATCH
+from echofn.frames import FURTHEST_PRIORITY, MAX_BATCH
 from echofn.manifest import CronTrigger, EveryTrigger, Policy, QueueTrigger
 from echofn.quoting import quoted
+from echofn.units import duration_text
 
 T = TypeVar("T")
 _NONE: tuple[type[BaseException], ...] = ()
@@ -91,7 +92,7 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         unique=reading.take("unique", base.unique, values.unique) if is_queue else None,
         until=reading.take("until", base.until, values.until) if is_queue else "done",
         max_pending=reading.take("max_pending", base.max_pending, values.optional(values.whole(1, 1_000_000_000))),
-        priority=reading.take("priority", base.priority, values.whole(-1_000_000, 1_000_000)),
+        priority=reading.take("priority", base.priority, values.whole(-FURTHEST_PRIORITY, FURTHEST_PRIORITY)),
         redact=_both(base.redact, reading.take("redact", (), values.redact if is_queue else values.request_paths)),
         per_worker=reading.take("per_worker", base.per_worker, values.whole(1, 1_000)),
         concurrency=reading.take("concurrency", base.concurrency, values.optional(values.at_once)),
@@ -167,7 +168,7 @@ def read_every(reading: Reading) -> EveryTrigger:
     least = values.MIN_PERIOD_MS
     period_ms = reading.value("period", only(reading, 'a period, as in @every("20s")', "1s"), least, values.period)
     anchor_ms = reading.take("anchor", 0, values.anchor) % period_ms  # the same dues, whatever multiple was written
-    own = f"every {period_ms}ms" + (f" from {anchor_ms}ms" if anchor_ms else "")
+    own = f"every {duration_text(period_ms)}" + (f" from {duration_text(anchor_ms)}" if anchor_ms else "")
     return EveryTrigger(
         name=reading.take("name", own, values.recurrence_name),
         period_ms=period_ms,

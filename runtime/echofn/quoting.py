@@ -26,5 +26,10 @@ def hidden(text: str, most: int) -> str:
 
 def quoted(value: object, most: int = 100) -> str:
     """The repr of a value, in at most `most` characters."""
-    text = _hide(repr(value))
+    try:
+        text = _hide(repr(value))
+    except ValueError:
+        if type(value) is not int:
+            raise
+        text = "an integer of too many digits"  # past sys.set_int_max_str_digits, which is of no use to its author
     return text if len(text) <= most else f"{text[: most - 1]}…"

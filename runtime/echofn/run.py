@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from echofn.signature import Shape
     from echofn.worker import Session
 
+TOO_LATE = "expected to extend a run that goes on, got one that is to end or has ended"
+
 
 class Meter:
     """The process's CPU time, shared out equally among the runs that are under way.
@@ -105,7 +107,9 @@ class Run:
         """Where ctx.enqueue puts the jobs it makes. Few runs make any."""
         with self.lines.lock:
             if self._children is None:
-                self._children = Children(self.job.first_child, self.session.folder.package, self.session.mask)
+                self._children = Children(
+                    self.job.first_child, self.session.folder.package, self.now_ms, self.session.mask
+                )
                 if self.lines.closed:
                     self._children.close()
             return self._children
@@ -120,9 +124,8 @@ class Run:
     def extend(self, by_ms: int) -> None:
         """Ask for a later deadline. Raises RuntimeError where it is too late for that."""
         if self.asked or not self.lines.send(framed(Extend(self.index, by_ms))):
-            raise RuntimeError("expected to extend a run that goes on, got one that is to end or has ended")
-        latest_ms = max(self.job.timeout_ms, MAX_RUN_MS)
-        self.extended_ms = min(self.extended_ms + by_ms, latest_ms - self.job.timeout_ms)
+            raise RuntimeError(TOO_LATE)
+        self.extended_ms = extended_ms(self.job.timeout_ms, self.extended_ms + by_ms)
 
     def is_asked(self) -> bool:
         """Whether this run is to end."""
@@ -282,6 +285,11 @@ def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> 
     if not isinstance(error, BaseExceptionGroup):
         return False
     return cast("BaseExceptionGroup[BaseException]", error).subgroup(kinds) is not None
+
+
+def extended_ms(timeout_ms: int, asked_ms: int) -> int:
+    """By how much a run is extended that asked for so much in all: to MAX_RUN_MS after its start at most."""
+    return min(asked_ms, max(timeout_ms, MAX_RUN_MS) - timeout_ms)
 
 
 class Loop:

@@ -25,7 +25,8 @@ MAX_DURATION_MS = (
 )  # a century: longer is a slip of the keyboard, and instants must stay exact in a double
 MAX_SIZE_BYTES = 1024**5
 
-_DURATION = 'a duration like "250ms", "30s", "5m", "2h", "1d", "1w", a timedelta, or seconds'
+_DURATION_TEXT = 'a duration like "250ms", "30s", "5m", "2h", "1d", "1w", or seconds'  # in a header, on a command line
+_DURATION = _DURATION_TEXT.replace("or seconds", "a timedelta, or seconds")
 _SIZE = 'a size like "64MB", "512kB", "1GB", or a number of bytes'
 _RATE = 'a rate like "100/s", "5/m", "10/h", "3/10s"'
 
@@ -38,7 +39,7 @@ def duration_ms(value: str | int | float | timedelta) -> int:
     if isinstance(value, str):
         scaled = _scaled(value, _DURATIONS, bare=1_000)
         if scaled is None:
-            raise _unexpected(_DURATION, value)
+            raise _unexpected(_DURATION_TEXT, value)
     elif isinstance(value, bool):
         raise _unexpected(_DURATION, value)
     elif isinstance(value, int):

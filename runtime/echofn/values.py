@@ -154,7 +154,7 @@ def rate_of(value: Any) -> str:
     """How many may start in a window, in its shortest spelling."""
     count, period_ms = rate(value)
     if count > MAX_JOBS:
-        raise ValueError(f"expected a rate of at most {MAX_JOBS:,} a window, got {value!r:.100}")
+        raise ValueError(f"expected a rate of at most {MAX_JOBS:,} a window, got {quoted(value)}")
     return rate_text(count, period_ms)
 
 
@@ -164,7 +164,7 @@ def lane_weight(value: Any) -> int | dict[str, int]:
         return weight(value)
     if len(value) > MAX_WEIGHED or not all(isinstance(name, str) for name in value):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         raise ValueError(
-            f'expected up to {MAX_WEIGHED} weights by lane, as in {{"acme": 5}}, got {value!r:.100}; '
+            f'expected up to {MAX_WEIGHED} weights by lane, as in {{"acme": 5}}, got {quoted(cast("object", value))}; '
             "`echod set NAME --lane LANE --weight N` sets any number of them"
         )
     return {name: weight(each) for name, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
@@ -248,7 +248,7 @@ def overlap(value: Any) -> manifest.Overlap:
     for known in OVERLAPS:
         if value == known:
             return known
-    raise ValueError(f'expected "allow", "skip", "queue" or "replace", got {value!r:.100}')
+    raise ValueError(f'expected "allow", "skip", "queue" or "replace", got {quoted(value)}')
 
 
 def isolation(value: Any) -> manifest.Isolation:
@@ -262,7 +262,7 @@ def isolation(value: Any) -> manifest.Isolation:
 def jitter(value: Any) -> int:
     """Milliseconds by which a recurrence's jobs may be later than their instants."""
     if (ms := duration_ms(value)) > MAX_JITTER_MS:
-        raise ValueError(f"expected at most 7d, got {value!r:.100}")
+        raise ValueError(f"expected at most 7d, got {quoted(value)}")
     return ms
 
 

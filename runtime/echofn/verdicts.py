@@ -21,14 +21,17 @@ class Verdict(Exception):
 
 
 class Retry(Verdict):
-    """Run again later; counts as a failure. `after` overrides the function's backoff."""
+    """Run again later; counts as a failure. `after="5m"` overrides the function's backoff.
+
+    What comes first is the reason, as failures have one: `Retry("5m")` waits by the backoff, and says "5m".
+    """
 
     def __init__(self, reason: str = "", *, after: str | float | timedelta | None = None) -> None:
         super().__init__(reason, after=after)
 
 
 class Snooze(Verdict):
-    """Run again after a wait ("10m", seconds, timedelta); not counted as a failure."""
+    """Run again after a wait, which comes first ("10m", seconds, timedelta); not counted as a failure."""
 
     def __init__(self, after: str | float | timedelta, reason: str = "") -> None:
         super().__init__(reason, after=after)

@@ -345,6 +345,13 @@ def test_run_enters_the_modules_lifespan_and_leaves_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, 'left\n["client",false]\n'), done.stderr
 
 
+def test_run_says_how_long_a_snooze_is_to_last(tmp_path: Path) -> None:
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "m.py").write_text("from echofn import *\n@queue\ndef f(): raise Snooze('10m')\n")
+    asleep = run("run", "m.f", cwd=tmp_path)
+    assert (asleep.returncode, asleep.stderr) == (1, "echod: Snooze after 10m\n")
+
+
 def test_run_calls_a_batch_function_with_a_batch_of_one(tmp_path: Path) -> None:
     (tmp_path / "functions").mkdir()
     (tmp_path / "functions" / "m.py").write_text(

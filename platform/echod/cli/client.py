@@ -118,9 +118,11 @@ class Client:
         finally:
             connection.close()
 
-    def error_of(self, answer: Answer) -> EchodError:
-        """The error that a problem+json body tells of."""
+    def error_of(self, answer: Answer, called: Mapping[str, str] | None = None) -> EchodError:
+        """The error that a problem+json body tells of; headers are `called` after the options they were made of."""
         text = message_of(answer)
+        for header, option in (called or {}).items():
+            text = text.replace(header, option)
         match answer.status:
             case 401:
                 return Refused(f"{text}; set ECHOD_TOKEN to a token of {self.url}")

@@ -35,6 +35,7 @@ from echofn.masking import Mask
 from echofn.package import Folder
 from echofn.run import Loop
 from echofn.signature import Shape, shape_of
+from echofn.units import duration_text
 from echofn.verdicts import Verdict
 
 
@@ -56,7 +57,7 @@ def main(folder: str, package: str, call: Call) -> int:
     except Refused as error:
         print(f"echod: {error}", file=sys.stderr)
         return 2
-    children, loop = Children(0, package), Loop()
+    children, loop = Children(0, package, int(time.time() * 1000)), Loop()
     try:
         with _lived(function, finder, loop) as state:
             ctx = _context(function, mint, call.env, children, state) if shape.takes_context else None
@@ -65,12 +66,19 @@ def main(folder: str, package: str, call: Call) -> int:
                 result = loop.run(result, contextvars.copy_context())
         stored = codec.encode(_result(result) if shape.is_batched else result, MAX_RESULT_BYTES, "result")
     except (Verdict, codec.Unfit) as error:
-        print(f"echod: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"echod: {_said(error)}", file=sys.stderr)
         return 1
     for child in children.close():
         print(f"echod: would enqueue {child.function} {_json(child.payload)}", file=sys.stderr)
     print(_json(stored))
     return 0
+
+
+def _said(error: Verdict | codec.Unfit) -> str:
+    """How a run ended that has no result: "Snooze after 10m: the oven is cold"."""
+    after_ms = getattr(error, "after_ms", None)
+    told = type(error).__name__ + (f" after {duration_text(after_ms)}" if isinstance(after_ms, int) else "")
+    return f"{told}: {error}" if str(error) else told
 
 
 def _result(value: Any) -> Any:

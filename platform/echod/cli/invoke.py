@@ -12,6 +12,7 @@ from echod.cli.client import Client, Json, members_of, message_of, part
 from echod.cli.options import asks, print_json, seconds_of
 from echod.errors import EchodError, Refused, TimedOut
 
+_OPTIONS = {"Echo-Lane": "lane", "Echo-Delay": "delay", "Echo-At": "at", "Idempotency-Key": "key"}
 LONGEST_WAIT_S = 30  # one request; a longer --timeout asks again
 
 
@@ -43,8 +44,8 @@ def invoke(
     """
     client = Client(url)
     headers = {"Content-Type": "application/json"}
-    given = {"Echo-Lane": lane, "Echo-Delay": delay, "Echo-At": at, "Idempotency-Key": key}
-    headers |= {header: value for header, value in given.items() if value is not None}
+    given = {"lane": lane, "delay": delay, "at": at, "key": key}
+    headers |= {header: value for header, option in _OPTIONS.items() if (value := given[option]) is not None}
     end = time.monotonic() + timeout
     if wait:
         headers["Prefer"] = f"wait={max(1, min(int(timeout), LONGEST_WAIT_S))}"
@@ -57,7 +58,7 @@ def invoke(
     elif answer.status == 500 and (job_id := members_of(answer.body).get("job")):
         raise failure_of(client.get(f"/jobs/{part(job_id)}"), message_of(answer))
     elif answer.status >= 400:
-        raise client.error_of(answer)
+        raise client.error_of(answer, {header: f"--{option}" for header, option in _OPTIONS.items()})
     else:
         print_json(answer.body)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -80,10 +81,16 @@ __pycache__/
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder")
 @json_option
-def init(folder: Path, as_json: bool) -> None:
+def init(folder: str, as_json: bool) -> None:
     """Write a small project to start from: two functions, a test, a README."""
+    if not folder:
+        raise Refused("FOLDER: expected a folder's name, or . for this one, got none")
+    _init(Path(folder), as_json=as_json)
+
+
+def _init(folder: Path, *, as_json: bool) -> None:
     taken = [path for path in TEMPLATE if (folder / path).exists()]
     if taken:
         raise Refused(
@@ -101,7 +108,7 @@ def init(folder: Path, as_json: bool) -> None:
     for path in TEMPLATE:
         click.echo(f"  {folder / path}")
     here = folder.absolute() == Path.cwd()
-    click.echo(("" if here else f"cd {folder} && ") + "echod dev")
+    click.echo(("" if here else f"cd {shlex.quote(str(folder))} && ") + "echod dev")
 
 
 @click.command()

@@ -43,7 +43,7 @@ from echod.policy import calls, nesting
 from echod.registry import schedules
 from echod.registry.registry import Registry
 from echod.registry.schemas import Schemas
-from echofn import codec
+from echofn import children, codec
 from echofn.manifest import Function
 
 T = TypeVar("T")
@@ -232,11 +232,11 @@ class BusDoor:
             raise InvalidPayload(f"expected at most {nesting.MAX_DEPTH} levels of nesting, got more")
         if order.at_ms is not None:
             try:
-                calls.check_instant(order.at_ms, now_ms, instant_text(order.at_ms))
+                children.check_instant(order.at_ms, now_ms, instant_text(order.at_ms))
             except ValueError as error:
                 raise Refused(f"at=: {error}") from None
         seen = msgspec.to_builtins(value)  # bytes as base64: as the schema has them
-        self._schemas.check(self._registry.active.version, function, seen, len(packed))
+        self._schemas.check(self._registry.active.version, function, seen, len(packed), value)
         return calls.Call(
             value=value,
             packed=packed,

@@ -15,7 +15,7 @@ import msgspec
 from echod.errors import InvalidPayload, NotCallable, Refused
 from echod.model.job import Error, Reason, State
 from echod.policy import calls
-from echofn import children, codec
+from echofn import children, codec, frames
 from echofn.package import package_around
 from echofn.quoting import quoted
 from echofn.signature import shape_of
@@ -195,7 +195,7 @@ def payloads_of(given: Iterable[Any]) -> Iterable[Any]:
 
 def unknown(id: str) -> Refused:
     """The error of an id that no job has, in the gateway's words."""
-    return Refused(f"no job {id[:40]!r}; it may have been trimmed by its function's keep")
+    return Refused(f"no job {id[:40]!r}: {calls.WHY_NO_JOB}")
 
 
 def target_of(function: Callable[..., Any] | str, package: str | None) -> Target:
@@ -243,8 +243,8 @@ def order_of(
     check_text("lane", lane)
     for option, text in (("unique", unique), ("key", key)):
         check_text(option, text)
-        if text is not None and not 0 < len(text) <= calls.MAX_KEY:
-            raise ValueError(f"{option}=: expected 1 to {calls.MAX_KEY} characters, got {len(text)}")
+        if text is not None and not 0 < len(text) <= frames.MAX_KEY:
+            raise ValueError(f"{option}=: expected 1 to {frames.MAX_KEY} characters, got {len(text)}")
     if not isinstance(durable, bool):  # pyright: ignore[reportUnnecessaryIsInstance] # user code calls this
         raise TypeError(f"durable=: expected True or False, got {durable!r:.100} ({type(durable).__name__})")
     if delay is not None and at is not None:
@@ -253,8 +253,8 @@ def order_of(
         raise ValueError("durable=: expected lane=, unique= and key= of one printable line beside it, got another")
     children.check_priority(priority)
     in_ms = None if delay is None else milliseconds("delay", delay, duration_ms)
-    if in_ms is not None and in_ms > calls.FURTHEST_MS:
-        raise ValueError(f"delay=: expected at most {calls.FURTHEST_MS // 86_400_000} days, got {quoted(delay)}")
+    if in_ms is not None and in_ms > frames.FURTHEST_MS:
+        raise ValueError(f"delay=: expected at most {frames.FURTHEST_DAYS} days, got {quoted(delay)}")
     return Order(
         function=target.name,
         payload=_packed(target, function, payload),

@@ -6,7 +6,6 @@ Pure. A function that fails here is left out with an error at its own file and l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import assert_never
 
 import msgspec
 
@@ -16,7 +15,6 @@ from echod.policy.paths import steps
 from echod.policy.recurring import identified, rule_of, text_of
 from echofn.manifest import (
     CronTrigger,
-    EveryTrigger,
     Function,
     LoadError,
     Manifest,
@@ -86,14 +84,7 @@ def _triggers(function: Function) -> tuple[tuple[Trigger, ...], list[LoadError]]
 
 def _unnamed(trigger: Recurring) -> Recurring:
     """The trigger without the name that discovery makes of the rule as written: equal rules can be written apart."""
-    match trigger:
-        case CronTrigger():
-            written = f"{trigger.rule} {trigger.tz}"
-        case EveryTrigger():
-            suffix = f" from {trigger.anchor_ms}ms" if trigger.anchor_ms else ""
-            written = f"every {trigger.period_ms}ms{suffix}"
-        case _:
-            assert_never(trigger)
+    written = f"{text_of(trigger)} {trigger.tz}" if isinstance(trigger, CronTrigger) else text_of(trigger)
     return msgspec.structs.replace(trigger, name="") if trigger.name == written else trigger
 
 

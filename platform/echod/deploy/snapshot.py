@@ -7,6 +7,7 @@ one that leads out is refused, because the version would not hold what it says.
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from pathlib import Path
 
@@ -53,7 +54,8 @@ def served_folder(given: Path) -> Path:
     if not folder.is_dir():
         if folder.exists():
             raise Refused(f"{given}: expected a folder, got a file; name the folder that it is in")
-        raise Refused(f"{given}: expected an existing folder; `echod init {given}` makes one")
+        project = given.parent if given.name == DEFAULT else given  # the template has a folder of that name
+        raise Refused(f"{given}: expected an existing folder; `echod init {shlex.quote(str(project))}` makes one")
     inner = folder / DEFAULT
     if inner.is_dir() and not any(folder.glob("*.py")):
         folder = inner

@@ -42,7 +42,7 @@ async def invoke(desk: Desk, request: Request) -> Response:
     wishes = wishes_of(request.headers, now_ms)
     given = payload_of(await request.body(), request.headers)
     payload = stored(function.default_payload) if given.packed == NIL else given
-    desk.schemas.check(version, function, payload.seen, len(payload.packed))
+    desk.schemas.check(version, function, payload.seen, len(payload.packed), payload.value)
     call = calls.Call(
         value=payload.value,
         packed=payload.packed,

@@ -23,6 +23,7 @@ from echod.gateway.views import View, brief_view, job_view, log_view
 from echod.gateway.wishes import wait_seconds
 from echod.model.ids import JobId, is_job_id
 from echod.model.job import Job, State
+from echod.policy.calls import WHY_NO_JOB
 
 STATES: tuple[State, ...] = get_args(State)
 MOST = 200
@@ -171,4 +172,4 @@ def _is_orphaned(desk: Desk, job: Job) -> bool:
 
 
 def _unknown(text: str) -> Problem:
-    return Problem("unknown-job", f"no job {shortened(text, 40)!r}; it may have been trimmed by its function's keep")
+    return Problem("unknown-job", f"no job {shortened(text, 40)!r}: {WHY_NO_JOB}")

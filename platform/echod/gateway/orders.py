@@ -23,17 +23,19 @@ from echod.gateway.invoke import function_of, state_of
 from echod.gateway.payloads import body_of, payload_in, stored
 from echod.gateway.problems import Problem, of
 from echod.gateway.views import View
-from echod.gateway.wishes import at_ms, delay_ms
+from echod.gateway.wishes import at_ms
 from echod.model.job import Mint, Minted
 from echod.policy import calls
+from echofn.children import wait_ms
 from echofn.codec import NIL
+from echofn.frames import FURTHEST_PRIORITY, MAX_KEY
 from echofn.manifest import Function
 
 MOST_ORDERS = 1_000
 MAX_ORDERS_BYTES = 4 * 1024 * 1024
 _TURN = 32  # orders between two looks at who else wants something of the loop
 _ELSEWHERE = ("Idempotency-Key", "Echo-Lane", "Echo-Delay", "Echo-At", "Echo-Unique", "Echo-Priority", "Echo-Version")
-Key = Annotated[str, Meta(min_length=1, max_length=calls.MAX_KEY)]
+Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
 
 
 class OrderShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +49,7 @@ class OrderShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: str | None = None
     unique: Key | None = None
     key: Key | None = None
-    priority: Annotated[int, Meta(ge=-calls.FURTHEST_PRIORITY, le=calls.FURTHEST_PRIORITY)] | None = None
+    priority: Annotated[int, Meta(ge=-FURTHEST_PRIORITY, le=FURTHEST_PRIORITY)] | None = None
     version: str | None = None
 
 
@@ -116,12 +118,12 @@ def _place(desk: Desk, order: OrderShape, version: str, function: Function, *, i
     now_ms = desk.bus.clock.now_ms()
     given = payload_in(order.payload, is_json=is_json)
     payload = stored(function.default_payload) if given.packed == NIL else given
-    desk.schemas.check(version, function, payload.seen, len(payload.packed))
+    desk.schemas.check(version, function, payload.seen, len(payload.packed), payload.value)
     in_ms = due_ms = None
     try:
         if order.delay is not None and order.at is not None:
             raise ValueError("expected delay or at, got both")
-        in_ms = None if order.delay is None else delay_ms(order.delay)
+        in_ms = None if order.delay is None else wait_ms(order.delay)
         due_ms = None if order.at is None else at_ms(order.at, now_ms)
     except ValueError as error:
         raise Problem("invalid-parameter", f"{'at' if order.delay is None else 'delay'}: {error}") from None

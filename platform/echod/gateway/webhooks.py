@@ -92,7 +92,7 @@ async def take(desk: Desk, request: Request, found: Found) -> Response:
 async def _taken(desk: Desk, request: Request, found: Found) -> tuple[Response, str]:
     function, trigger = found.hook
     version = desk.active().version
-    _check_form(request)
+    check_form(request)
     secrets = _secrets(desk, trigger)
     withheld = signatures.withheld(trigger.verify)
     delivered = Delivered(request, found.params, await request.body(), withheld)
@@ -119,7 +119,8 @@ def mint_of(hook: Hook, delivered: Delivered, id: JobId, unfit: Counter[tuple[st
     )
 
 
-def _check_form(request: Request) -> None:
+def check_form(request: Request) -> None:
+    """Raise the problem of a method that no webhook takes."""
     if request.method not in METHODS:
         said = f"expected {', '.join(METHODS)}, got {request.method[:20]}: this is the address of a webhook"
         raise Problem("wrong-method", said, headers={"Allow": ", ".join(METHODS)})

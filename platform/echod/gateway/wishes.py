@@ -13,8 +13,8 @@ import msgspec
 from starlette.datastructures import Headers
 
 from echod.gateway.problems import Problem
-from echod.policy.calls import FURTHEST_MS, FURTHEST_PRIORITY, MAX_KEY, check_instant
-from echofn.units import duration_ms
+from echofn.children import check_instant, wait_ms
+from echofn.frames import FURTHEST_PRIORITY, MAX_KEY
 
 WAIT_CAP_S = 60
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -41,7 +41,7 @@ def wishes_of(headers: Headers, now_ms: int) -> Wishes:
     durable = _one(headers, "Echo-Durable")
     if durable is not None and durable.strip().lower() != "fsync":
         raise Problem("bad-header", f"Echo-Durable: expected fsync, got {durable[:40]!r}")
-    in_ms = _read(headers, "Echo-Delay", delay_ms)
+    in_ms = _read(headers, "Echo-Delay", wait_ms)
     due_ms = _read(headers, "Echo-At", lambda text: at_ms(text, now_ms))
     if in_ms is not None and due_ms is not None:
         raise Problem("bad-header", "expected Echo-Delay or Echo-At, got both")
@@ -73,14 +73,6 @@ def _one(headers: Headers, name: str) -> str | None:
     if len(values) > 1:
         raise Problem("bad-header", f"{name}: expected it once, got it {len(values)} times")
     return values[0] if values else None
-
-
-def delay_ms(delay: str | float) -> int:
-    """Milliseconds of "5m", or of seconds. Raises ValueError."""
-    found = duration_ms(delay)
-    if not 0 <= found <= FURTHEST_MS:
-        raise ValueError(f"expected 0 to 3660 days, got {str(delay)[:40]!r}")
-    return found
 
 
 def at_ms(text: str, now_ms: int) -> int:

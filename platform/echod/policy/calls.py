@@ -12,9 +12,8 @@ from echofn import children
 from echofn.manifest import Function, WebhookTrigger
 
 KEY_MS = 24 * 3_600_000  # how long an idempotency key names its first job
-FURTHEST_MS = 10 * 366 * 86_400_000  # how far ahead a job may be due
-FURTHEST_PRIORITY = 1_000_000
-MAX_KEY = 255  # characters; as in the draft of Idempotency-Key's standard, and at those who made it common
+
+WHY_NO_JOB = "it was never minted (a child whose unique key was taken), or its function's keep has trimmed it"
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,13 +40,6 @@ def check_callable(function: Function) -> None:
     addresses = [trigger.path for trigger in function.triggers if isinstance(trigger, WebhookTrigger)]
     if addresses and len(addresses) == len(function.triggers):
         raise NotCallable(str(children.NotCallable(function.name, addresses)))
-
-
-def check_instant(at_ms: int, now_ms: int, written: str) -> None:
-    """Raise ValueError for an instant that no job may wait for."""
-    if not 0 <= at_ms <= now_ms + FURTHEST_MS:
-        expected = "expected an RFC 3339 instant such as 2026-03-29T01:00:00Z"
-        raise ValueError(f"{expected} within {FURTHEST_MS // 86_400_000} days from now, got {written!r}")
 
 
 def mint_of(function: Function, call: Call, id: JobId, *, wait: str = "") -> Mint:

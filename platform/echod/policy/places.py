@@ -22,7 +22,8 @@ def lane_of(policy: Policy, payload: object) -> str:
 def unique_of(policy: Policy, payload: object, packed: bytes) -> Unique | None:
     """The unique key by the policy: the text at a path of the decoded payload, or the hash of the whole as `packed`.
 
-    None where the policy has none, or nothing lies at the path. Raises Refused where an object or a list lies there.
+    None where the policy has none, or nothing lies at the path, or empty text, which names nothing. Raises Refused
+    where an object or a list lies there.
     """
     match policy.unique:
         case None | False:
@@ -31,4 +32,4 @@ def unique_of(policy: Policy, payload: object, packed: bytes) -> Unique | None:
             return Unique(hashlib.sha256(packed).hexdigest(), policy.until)
         case path:
             key = paths.walk(payload, path)
-            return None if key is None else Unique(key, policy.until)
+            return Unique(key, policy.until) if key else None

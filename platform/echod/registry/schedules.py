@@ -166,7 +166,7 @@ def _payload_checked(
         faults.append(_fault("payload", f"expected {most}, got more"))
     elif function.takes_payload:
         try:
-            schemas.check(version, function, msgspec.to_builtins(value), len(packed))
+            schemas.check(version, function, msgspec.to_builtins(value), len(packed), value)
             return places.lane_of(function.policy, value)
         except InvalidPayload as error:
             faults += [{**fault, "path": f"$.payload{fault['path'][1:]}"} for fault in error.faults]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from itertools import islice
 from typing import Annotated, Any
@@ -38,6 +38,13 @@ _READ: dict[object, Any] = {
     "decimal": Decimal,
     "bytes": bytes,
 }
+_KEYS: dict[object, Any] = {"integer key": int, "number key": float}
+_BOUNDS = {
+    "minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt", "multipleOf": "multiple_of"
+}  # fmt: skip
+_BYTES = {"\0bytes": True}
+_FORMATS_OF_BYTES = ("binary", "base64", "base64url")  # as pydantic writes it
+_NO_BYTES = "got bytes (a bin of msgpack), which fit only where the type is bytes; send text"
 _log = log.get("registry")
 
 
@@ -47,40 +54,82 @@ class _ReadAs:
     """
 
     def __init__(self, parent_schema: dict[str, Any], value: Any, schema_path: list[str | int]) -> None:
-        self._kind = _READ.get(value) if isinstance(value, str) else None
+        kind: Any = _READ.get(value) if isinstance(value, str) else None
+        self._read: Callable[[str], object] | None = None if kind is None else lambda text: msgspec.convert(text, kind)
+        if value in _KEYS:
+            bounds = {_BOUNDS[name]: bound for name, bound in parent_schema.items() if name in _BOUNDS}
+            number: Any = dict[Annotated[_KEYS[value], msgspec.Meta(**bounds)], None]  # type: ignore[valid-type]
+            self._read = lambda text: msgspec.convert({text: None}, number, str_keys=True)
 
     def validate(self, instance: Any) -> None:
         """Raise ValueError, which quotes nothing of the text."""
-        if self._kind is not None and isinstance(instance, str):
-            msgspec.convert(instance, self._kind)
+        if self._read is not None and isinstance(instance, str):
+            try:
+                self._read(instance)
+            except ValueError as error:
+                raise ValueError(str(error).removesuffix(" - at `key` in `$`")) from None
 
 
 class Schemas:
     """Compiled validators, by version and function."""
 
     def __init__(self) -> None:
-        self._validators: dict[tuple[str, str], jsonschema_rs.Validator | None] = {}
+        self._validators: dict[tuple[str, str, bool], jsonschema_rs.Validator | None] = {}
 
-    def check(self, version: str, function: Function, payload: object, size_bytes: int) -> None:
-        """Raise InvalidPayload, with path and reason of the faults, when `payload` does not fit."""
-        validator = self._validator(version, function)
+    def check(self, version: str, function: Function, payload: object, size_bytes: int, given: object = None) -> None:
+        """Raise InvalidPayload, with path and reason of the faults, when `payload` does not fit.
+
+        In it bytes are text of base64. `given` is the same with bytes as bytes, where it may have some: they fit only
+        where the type is bytes, although their text fits where it is text.
+        """
+        self._hold(self._validator(version, function), payload, size_bytes)
+        if given is None or given is payload or (marked := _marked(given)) == payload:
+            return
+        self._hold(self._validator(version, function, of_bytes=True), marked, size_bytes, _NO_BYTES)
+
+    def _hold(
+        self, validator: jsonschema_rs.Validator | None, payload: object, size_bytes: int, why: str | None = None
+    ) -> None:
         if validator is None or validator.is_valid(payload):
             return
         errors = validator.iter_errors(payload) if size_bytes <= SMALL_BYTES else _first_error(validator, payload)
         faults = [
-            {"path": json_path(error.instance_path), "message": error.message[:500]}
+            {"path": json_path(error.instance_path), "message": why or _message(error)}
             for error in islice((inner for error in errors for inner in _exact(error)), MOST_FAULTS)
         ]
         first = faults[0]
         raise InvalidPayload(f"{first['path']}: {first['message']}", faults)
 
-    def _validator(self, version: str, function: Function) -> jsonschema_rs.Validator | None:
-        key = (version, function.name)
+    def _validator(self, version: str, function: Function, *, of_bytes: bool = False) -> jsonschema_rs.Validator | None:
+        key = (version, function.name, of_bytes)
         if key not in self._validators:
             if len(self._validators) >= _MOST_VALIDATORS:
                 self._validators.clear()
-            self._validators[key] = _compiled(function)
+            schema = function.payload_schema
+            self._validators[key] = _compiled(function, _with_bytes(schema) if of_bytes else schema)
         return self._validators[key]
+
+
+def _marked(value: Any) -> Any:
+    """A value with a mark in place of bytes, which nothing else in JSON looks like."""
+    if isinstance(value, bytes):
+        return _BYTES
+    if isinstance(value, dict):
+        return {key: _marked(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return [_marked(item) for item in value] if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _with_bytes(schema: Any) -> Any:
+    """A schema that takes the mark where it takes bytes."""
+    if isinstance(schema, list):
+        return [_with_bytes(each) for each in schema]  # pyright: ignore[reportUnknownVariableType]
+    if not isinstance(schema, dict):
+        return schema
+    inner: dict[Any, Any] = {key: _with_bytes(each) for key, each in schema.items()}  # pyright: ignore[reportUnknownVariableType]
+    is_bytes = inner.get("contentEncoding") == "base64" or inner.get("format") in _FORMATS_OF_BYTES
+    if inner.get(READ_AS) == "hashable" or (is_bytes and inner.get("type") == "string"):
+        return {"anyOf": [inner, {"const": _BYTES}]}
+    return inner
 
 
 def _first_error(validator: jsonschema_rs.Validator, payload: object) -> Iterator[jsonschema_rs.ValidationError]:
@@ -105,6 +154,11 @@ def _exact(error: jsonschema_rs.ValidationError) -> Iterator[jsonschema_rs.Valid
         return
     for inner in min(meant, key=lambda branch: (any(_is_tag(each, own) for each in branch), len(branch))):
         yield from _exact(inner)
+
+
+def _message(error: jsonschema_rs.ValidationError) -> str:
+    """What is wrong; of the name of a field, too, whose path is that of the object."""
+    return ("a key of it: " if "propertyNames" in error.schema_path else "") + error.message[:500]
 
 
 def _is_another(error: jsonschema_rs.ValidationError, own: int) -> bool:
@@ -141,16 +195,16 @@ def _validator(schema: Any, mask: str | None = None) -> jsonschema_rs.Validator:
     return jsonschema_rs.Draft202012Validator(schema, validate_formats=False, mask=mask, keywords={READ_AS: _ReadAs})
 
 
-def _compiled(function: Function) -> jsonschema_rs.Validator | None:
+def _compiled(function: Function, schema: Any) -> jsonschema_rs.Validator | None:
     """A validator; None where anything goes, and where the schema is at fault: then the worker's own check decides.
 
     What does not fit is quoted in the message, but not where something of the payload is redacted.
     """
-    if function.payload_schema is None:
+    if schema is None:
         return None
     mask = MASK if function.policy.redact else None
     try:
-        return _validator(function.payload_schema, mask)
+        return _validator(schema, mask)
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         _log.warning("schema.refused", function=function.name, error=str(error)[:300])
         return None

@@ -24,7 +24,7 @@ from echofn.manifest import Function, Policy
 
 BLOCK = frames.MAX_CHILDREN
 MAX_BYTES = 1024 * 1024  # of payload, all children of a run together
-MOST_PRIORITY, MOST_MS = 1_000_000, 2**53 - 1  # as the bus takes them
+MOST_MS = 2**53 - 1  # as the bus takes it
 _schemas = Schemas()  # compiled once, by what they say
 BLOCK_AGE_S = 2.0  # an older block would make ids that look older than their jobs
 
@@ -72,10 +72,13 @@ def mints_of(
         raise Fault(f"expected at most {MAX_BYTES} bytes of children")
     for child in children:
         # What the bus would refuse may not get into `out`: there it would stand for ever.
-        if child.priority is not None and abs(child.priority) > MOST_PRIORITY:
-            raise Fault(f"expected a child's priority from -{MOST_PRIORITY} to {MOST_PRIORITY}, got another")
-        if not all(ms is None or 0 <= ms <= MOST_MS for ms in (child.delay_ms, child.at_ms)):
+        most = frames.FURTHEST_PRIORITY
+        if child.priority is not None and abs(child.priority) > most:
+            raise Fault(f"expected a child's priority from -{most} to {most}, got another")
+        if not 0 <= (child.delay_ms or 0) <= frames.FURTHEST_MS or not 0 <= (child.at_ms or 0) <= MOST_MS:
             raise Fault("expected a child's delay or instant in milliseconds, got none that there is")
+        if child.unique is not None and not 0 < len(child.unique) <= frames.MAX_KEY:
+            raise Fault(f"expected a child's unique key of 1 to {frames.MAX_KEY} characters, got {len(child.unique)}")
     numbers = {child.number for child in children}
     if len(numbers) != len(children) or not all(0 <= number - first_child < BLOCK for number in numbers):
         raise Fault("expected each child under an id of its own, out of the block that came with the run")
@@ -121,7 +124,7 @@ def _check(payload: bytes, function: Function) -> None:
         raise Refused(f"payload: expected at most {nesting.MAX_DEPTH} levels of nesting, got more")
     if function.payload_schema is not None:
         digest = hashlib.sha256(msgspec.json.encode(function.payload_schema)).hexdigest()
-        _schemas.check(digest, function, msgspec.to_builtins(value), len(payload))
+        _schemas.check(digest, function, msgspec.to_builtins(value), len(payload), value)
 
 
 def _lane(child: frames.Child, policy: Policy) -> str:

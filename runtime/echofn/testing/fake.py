@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,9 +16,12 @@ from echofn.context import Context, id_of
 from echofn.frames import Job
 from echofn.lifespans import state_of
 from echofn.package import package_around
+from echofn.run import TOO_LATE, extended_ms
 from echofn.signature import own_payload
-from echofn.units import duration_ms
+from echofn.values import some_time, switch, whole
 
+MOST_RUNS = 2**31  # of one job: more than a clock has time for
+ReadT = TypeVar("ReadT")
 START = datetime(2026, 1, 5, tzinfo=UTC)  # a Monday: where the clock of every test stands at first
 
 
@@ -36,7 +39,8 @@ class Enqueued(NamedTuple):
 
 
 class FakeContext(Context):
-    """A `Context` that remembers. What an enqueue refuses in production (a payload that does not fit) it refuses, too.
+    """A `Context` that remembers. What production refuses it refuses, too: a payload that does not fit, a child more
+    than 1,000, more time for a run that is to end.
 
     `state` and `cancelled` answer what was given. `enqueued`: the calls of `ctx.enqueue`, in order · `progressed`:
     (fraction, note) of each `ctx.progress` · `extended`: milliseconds of each `ctx.extend` ·
@@ -79,8 +83,13 @@ def fake_context(
 
     Times stand still at `due`, with their zone; ids of enqueued jobs are JOB00000000001, JOB00000000002, … `fence` is
     the attempt unless given. `attempts` makes it that of a batch, with a job for each. `state` is what a lifespan would
-    yield: a mapping's values become attributes.
+    yield: a mapping's values become attributes. Raises ValueError for what no run is told, such as `attempt=0`.
     """
+    _check(
+        attempt=attempt, fence=1 if fence is None else fence, **{f"attempts[{n}]": a for n, a in enumerate(attempts)}
+    )
+    for option, value in (("last_attempt", last_attempt), ("manual", manual), ("cancelled", cancelled)):
+        _read(option, switch, value)
     due_ms = instant_ms(due)
     attempt = max(attempts, default=attempt)
     job = Job(
@@ -93,7 +102,7 @@ def fake_context(
         due_ms=due_ms,
         previous_ms=None if previous is None else instant_ms(previous),
         next_ms=None if next is None else instant_ms(next),
-        timeout_ms=duration_ms(timeout),
+        timeout_ms=_read("timeout", some_time, timeout),
         first_child=1,
         manual=manual,
     )
@@ -108,6 +117,18 @@ def fake_context(
     return FakeContext(_Run(job, members or [job], session, due_ms, cancelled))
 
 
+def _check(**counts: int) -> None:
+    for option, value in counts.items():
+        _read(option, whole(1, MOST_RUNS), value)
+
+
+def _read(option: str, read: Callable[[Any], ReadT], value: object) -> ReadT:
+    try:
+        return read(value)
+    except ValueError as error:
+        raise ValueError(f"{option}=: {error}") from None
+
+
 class _Run:
     """As much of a run as a context asks for."""
 
@@ -118,16 +139,18 @@ class _Run:
         self.session = session
         self.now_ms = now_ms
         self.members = tuple((None, each) for each in members)
-        self.children = _Children()
+        self.children = _Children(now_ms)
         self.progressed: list[tuple[float, str]] = []
         self.extended: list[int] = []
         self._cancelled = cancelled
 
     @property
     def extended_ms(self) -> int:
-        return sum(self.extended)
+        return extended_ms(self.job.timeout_ms, sum(self.extended))
 
     def extend(self, by_ms: int) -> None:
+        if self._cancelled:
+            raise RuntimeError(TOO_LATE)
         self.extended.append(by_ms)
 
     def is_asked(self) -> bool:
@@ -138,17 +161,21 @@ class _Run:
         self.progressed.append((fraction, note))
 
 
-class _Children:
-    """Takes what a run's children would take, and keeps it as it was given."""
+class _Children(Children):
+    """A run's children, which keeps what they were made of as it was given, too."""
 
-    def __init__(self) -> None:
+    __slots__ = ("enqueued",)
+
+    def __init__(self, now_ms: int) -> None:
+        super().__init__(1, "", now_ms)
         self.enqueued: list[Enqueued] = []
 
-    def add(self, function: Callable[..., Any] | str, payload: object, *, owner: None = None, **wishes: Any) -> int:
-        number = len(self.enqueued) + 1
-        children = Children(number, package_around(function))
-        children.add(function, payload, **wishes)
-        (child,) = children.close()
+    def add(
+        self, function: Callable[..., Any] | str, payload: object, *, owner: int | None = None, **wishes: Any
+    ) -> int:
+        self._package = package_around(function)
+        number = super().add(function, payload, owner=owner, **wishes)
+        child = self._children[-1]
         if payload is None and not isinstance(function, str):
             payload = own_payload(function)
         self.enqueued.append(Enqueued(id_of(number), child.function, payload, **wishes))

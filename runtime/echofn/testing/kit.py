@@ -153,7 +153,8 @@ class Bus:
         its type, Refused for one that does not fit the function of that name, and for a queue at its `max_pending`.
         """
         first = self._bus.reserve(1)
-        children = Children(first, package_around(function) if self._package is None else self._package)
+        package = package_around(function) if self._package is None else self._package
+        children = Children(first, package, self._bus.clock.now_ms())
         children.add(function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority)
         asked = children.close()
         self._name(asked[0].function)
@@ -167,7 +168,8 @@ class Bus:
         "push"})`. Of the same delivery again, the first one's.
 
         `body`: bytes or text as they are; anything else as JSON. `path` may have a query. The request counts as
-        verified: no secret and no signature is asked for. Raises LookupError where no loaded webhook has the path.
+        verified: no secret and no signature is asked for. Raises LookupError where no loaded webhook has the path,
+        ValueError for a method that no webhook takes.
         """
         from echofn.testing.requests import Sent  # brings the gateway along
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import os
@@ -14,6 +15,7 @@ from echod.deploy.checks import checked
 from echod.deploy.defaults import FILE, Defaults, defaults_of
 from echod.deploy.snapshot import module_of
 from echod.errors import Refused
+from echofn.annotations import recorded
 from echofn.describe import Given, describe
 from echofn.discovery_protocol import Module, declared
 from echofn.manifest import Function, LoadError, Manifest
@@ -47,6 +49,7 @@ def load(modules: Sequence[ModuleType], package: str | None, env: str) -> Loaded
 
     `package`: the served folder's, where it is another than their names suggest. Raises Refused with all refusals.
     """
+    _check_env(env, modules)
     functions: list[Function] = []
     errors: list[LoadError] = []
     sources: dict[str, Source] = {}
@@ -71,6 +74,17 @@ def load(modules: Sequence[ModuleType], package: str | None, env: str) -> Loaded
             "with them, or name another env="
         )
     return Loaded(manifest.functions, sources)
+
+
+def _check_env(env: str, modules: Sequence[ModuleType]) -> None:
+    """Any name will do for an environment, but one that looks like a slip: what is for the one meant would be off."""
+    named: set[str] = {"dev", "prod"}
+    for mark in recorded:
+        only = mark.options.get("env", ()) if any(mark.scope is vars(module) for module in modules) else ()
+        named.update([only] if isinstance(only, str) else map(str, only or ()))
+    near = difflib.get_close_matches(env, named - {env}, 1, cutoff=0.8)
+    if env not in named and near and not env.startswith(near[0]):
+        raise Refused(f"env=: expected {', '.join(sorted(named))} or another, got {env!r}; did you mean {near[0]!r}?")
 
 
 def _each(modules: Sequence[ModuleType], package: str | None) -> Iterator[tuple[ModuleType, Folder]]:

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
-from echod.gateway.webhooks import Delivered, Found, found_among, hooks_of
+from echod.gateway.problems import Problem
+from echod.gateway.webhooks import Delivered, Found, check_form, found_among, hooks_of
 from echod.gateway.webhooks import mint_of as minted_by
 from echod.model.ids import JobId
 from echod.model.job import Mint
@@ -21,7 +22,7 @@ from echofn.manifest import Manifest
 class Sent:
     """What is sent to `path`, which may have a query. A body that is no bytes or text is sent as JSON.
 
-    Raises LookupError where no loaded webhook has the path.
+    Raises LookupError where no loaded webhook has the path, ValueError for a method that none takes.
     """
 
     def __init__(
@@ -53,6 +54,10 @@ class Sent:
         if found is None:
             known = ", ".join(hook.trigger.path for hook in hooks)
             raise LookupError(f"expected the path of a loaded webhook, got {path!r}; loaded: {known or 'none'}")
+        try:
+            check_form(self._request)
+        except Problem as error:
+            raise ValueError(f"method=: {error}") from None
         return found
 
     @property

@@ -242,6 +242,25 @@ def test_init_writes_a_project_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "functions/hello.py" in capsys.readouterr().err
 
 
+def test_init_without_a_name_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", ""]) == 2
+    assert "FOLDER: expected a folder's name" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert run(["init", "a b/ü"]) == 0
+    assert capsys.readouterr().out.endswith("cd 'a b/ü' && echod dev\n")
+
+
+def test_an_option_that_the_gateway_refuses_is_told_by_its_own_name(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.says("POST", "/functions/shop.pack", {"detail": "Echo-Delay: expected a duration"}, status=400)
+    assert run(["invoke", "shop.pack", "--delay", "1 hour"]) == 2
+    assert "--delay: expected a duration" in capsys.readouterr().err
+
+
 def test_settings_come_from_flags_then_the_environment(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

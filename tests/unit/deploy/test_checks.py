@@ -103,7 +103,7 @@ def test_rules_that_only_look_different_are_one_and_named_alike() -> None:
         CronTrigger("0 6 * * MON UTC", "0 6 * * MON", line=4),
         CronTrigger("0 6 * * 1 UTC", "0 6 * * 1", line=5),
     )
-    period = function_of("shop.beat", EveryTrigger("every 20000ms", 20_000))
+    period = function_of("shop.beat", EveryTrigger("every 20s", 20_000))
     found = checked(manifest_of(equal, period))
     assert [error.line for error in found.errors] == [5]
     [trigger] = found.functions[0].triggers

@@ -185,6 +185,8 @@ def test_a_project_serves_its_functions_folder(tmp_path: Path) -> None:
     assert served_folder(tmp_path) == tmp_path.resolve()
     with pytest.raises(Refused, match="an existing folder; `echod init"):
         served_folder(tmp_path / "nope")
+    with pytest.raises(Refused, match=r"`echod init '.*/a b'` makes one"):
+        served_folder(tmp_path / "a b" / "functions")
     with pytest.raises(Refused, match="a folder, got a file"):
         served_folder(folder / "shop.py")
 

@@ -35,6 +35,19 @@ async def test_msgpack_is_taken_as_it_is(rig: Rig) -> None:
     assert (await rig.claim("hello.any")).payload == packed
 
 
+async def test_bytes_where_the_type_is_text_are_422_by_either_door(rig: Rig) -> None:
+    """As base64, which is what a schema sees of bytes, they fit; the worker, to which they are bytes, could not read
+    them."""
+    as_msgpack = {"Content-Type": "application/msgpack"}
+    body = msgspec.msgpack.encode({"name": b"abc"})
+    answer = await rig.http.post("/functions/hello.greet", content=body, headers=as_msgpack)
+    orders = msgspec.msgpack.encode([{"function": "hello.greet", "payload": {"name": b"abc"}}])
+    many = (await rig.http.post("/jobs", content=orders, headers=as_msgpack)).json()
+    for problem in (answer.json(), many["jobs"][0]["problem"]):
+        assert problem["status"] == 422
+        assert problem["detail"].startswith("$.name: got bytes (a bin of msgpack), which fit only where the type is")
+
+
 async def test_an_empty_body_is_null(rig: Rig) -> None:
     assert (await rig.http.post("/functions/hello.any")).status_code == 202
     assert (await rig.claim("hello.any")).payload == b"\xc0"

@@ -6,7 +6,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from echod.gateway.problems import Problem
-from echod.gateway.wishes import FURTHEST_MS, wait_seconds, wishes_of
+from echod.gateway.wishes import wait_seconds, wishes_of
+from echofn.frames import FURTHEST_MS
 
 NOW = 1_790_000_000_000
 

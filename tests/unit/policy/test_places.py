@@ -32,6 +32,10 @@ def test_a_key_is_the_text_at_the_path_and_lasts_as_the_policy_says() -> None:
     assert unique_of(Policy(unique="gone"), PAYLOAD, b"") is None
 
 
+def test_empty_text_is_no_key_that_jobs_without_one_could_share() -> None:
+    assert unique_of(Policy(unique="empty"), PAYLOAD, b"") is None
+
+
 @pytest.mark.parametrize("unique", [None, False])
 def test_without_a_policy_nothing_is_unique(unique: bool | None) -> None:
     assert unique_of(Policy(unique=unique), PAYLOAD, b"") is None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import time
 import uuid
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pydantic
@@ -227,3 +228,95 @@ def test_of_a_large_payload_the_first_fault_is_named_and_that_quickly() -> None:
     found = faults({"items": [{"sku": 7}] * 200_000}, size=SMALL_BYTES + 1)
     assert found == [{"path": "$.items[0].sku", "message": '7 is not of type "string"'}]
     assert time.process_time() - began < 1
+
+
+# ---- keys, and bytes ----
+
+
+class Hue(enum.Enum):
+    RED = "red"
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits", "not_one", "told"),
+    [
+        (dict[int, str], "-1", "x", "Expected `int`, got `str`"),
+        (dict[Annotated[int, msgspec.Meta(ge=0)], str], "0", "-1", "Expected `int` >= 0"),
+        (dict[float, str], "1e3", "x", "Expected `float`, got `str`"),
+        (dict[uuid.UUID, str], "6f9619ff-8b86-d011-b42d-00c04fc964ff", "x", "Invalid UUID"),
+        (dict[dt.date, str], "2026-01-05", "x", "Invalid RFC3339 encoded date"),
+        (dict[Decimal, str], "1.5", "x", "Invalid decimal string"),
+        (dict[bytes, str], "YWJj", "x", "Invalid base64 encoded string"),
+        (dict[Literal["a", "b"], str], "a", "x", '"x" is not one of "a" or "b"'),
+        (dict[Literal[1, 2], str], "2", "3", '"3" is not one of "1" or "2"'),
+        (dict[Hue, str], "red", "x", '"x" is not one of "red"'),
+        (dict[Size, str], "1", "2", '"2" is not one of "1"'),
+        (dict[int | None, str], "1", "x", "Expected `int`, got `str`"),
+        (dict[Annotated[str, msgspec.Meta(max_length=2)], str], "ab", "abc", '"abc" is longer than 2 characters'),
+    ],
+)
+def test_a_key_that_the_worker_cannot_read_is_a_fault_of_its_object(
+    kind: Any, fits: str, not_one: str, told: str
+) -> None:
+    schema = json_schema(list[kind], "validation")
+    Schemas().check("DEP0", function(schema), [{fits: "a"}], 100)
+    assert codec.convert([{fits: "a"}], list[kind])
+    assert faults([{fits: "a", not_one: "a"}], schema) == [{"path": "$[0]", "message": f"a key of it: {told}"}]
+    with pytest.raises(codec.Unfit):
+        codec.convert([{not_one: "a"}], list[kind])
+
+
+class Parcel(msgspec.Struct):
+    name: str = ""
+    seal: bytes = b""
+    tags: list[str] | None = None
+    more: Any = None
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"name": b"abc"}, "$.name"),
+        ({"tags": ["a", b"abc"]}, "$.tags[1]"),
+        ({"seal": b"abc", "more": {"deep": [b"abc"]}}, None),
+        ({"seal": "YWJj"}, None),
+    ],
+)
+def test_bytes_fit_only_where_the_type_is_bytes(given: dict[str, Any], path: str | None) -> None:
+    """In the schema they are text, and text is what it sees of them."""
+    schemas, schema = Schemas(), json_schema(Parcel, "validation")
+    seen = msgspec.to_builtins(given)
+    if path is None:
+        schemas.check("DEP0", function(schema), seen, 100, given)
+        codec.convert(given, Parcel)
+        return
+    with pytest.raises(InvalidPayload) as caught:
+        schemas.check("DEP0", function(schema), seen, 100, given)
+    assert [fault["path"] for fault in caught.value.faults] == [path]
+    assert "only where the type is bytes" in str(caught.value)
+    schemas.check("DEP0", function(schema), seen, 100)
+    with pytest.raises(codec.Unfit):
+        codec.convert(given, Parcel)
+
+
+class Scan(pydantic.BaseModel):
+    image: bytes
+    name: str = ""
+
+
+def test_bytes_fit_the_bytes_of_a_model() -> None:
+    schemas, schema = Schemas(), json_schema(Scan, "validation")
+    schemas.check("DEP0", function(schema), {"image": "YWJj"}, 100, {"image": b"abc"})
+    with pytest.raises(InvalidPayload, match=r"\$\.name: got bytes"):
+        schemas.check("DEP0", function(schema), {"image": "", "name": "YWJj"}, 100, {"image": b"", "name": b"abc"})
+
+
+@pytest.mark.parametrize("kind", [set[Any], frozenset[Any]])
+def test_a_set_of_anything_holds_no_lists(kind: Any) -> None:
+    schema = json_schema(kind, "validation")
+    Schemas().check("DEP0", function(schema), ["a", 1, None, "YWJj"], 100, ["a", 1, None, b"abc"])
+    assert faults([[1]], schema)[0]["path"] == "$[0]"

@@ -60,8 +60,8 @@ def test_a_function_as_written_becomes_a_function_of_the_manifest(tmp_path: Path
         tmp_path,
         """
 class Declined(Exception): ...
-class Invoice(msgspec.Struct):
-    amount: int
+class Invoice(msgspec.Struct, omit_defaults=True):
+    amount: int; tenant: str = ""; id: str = ""
 @cron("0 6  * * mon", tz="Europe/Berlin", missed="all", cap=7, payload={"amount": 1})
 @every("20s", anchor="1970-01-01T00:00:05Z", name="tick", payload=Invoice(2))
 @queue(lane="tenant", retries=5, timeout="30s", payload={"amount": 3}, fail_on=(ValueError, Declined),
@@ -298,6 +298,10 @@ def test_a_webhook_may_gather_its_requests(tmp_path: Path) -> None:
     assert (function.policy.batch, function.payload_schema) == (5, None)
 
 
+STRUCT = (
+    "class I(msgspec.Struct): id: int\n"
+    "class S(msgspec.Struct): tenant: str; inner: I; many: list[I]; open: dict[str, int]; any: typing.Any\n"
+)
 MISTAKES = [
     # options
     ("@queue(retrys=1)\ndef f(): pass", 3, "did you mean 'retries'?"),
@@ -422,7 +426,12 @@ MISTAKES = [
     ("@every\ndef f(): pass", 3, "expected a period"),
     ("@every('10ms')\ndef f(): pass", 3, "at least 100 ms"),
     ("@every('1s', anchor=datetime.datetime(2026, 1, 1))\ndef f(): pass", 3, "zone"),
-    ("@every('20s')\n@every(20)\ndef f(): pass", 4, "two recurrences"),
+    ("@every('20s')\n@every(20)\ndef f(): pass", 4, "two recurrences of this function are called 'every 20s'"),
+    (
+        "@queue(timeout=10**5000)\ndef f(): pass",
+        3,
+        "expected a duration from 0 to 100 years, got an integer of too many",
+    ),
     (
         "@cron('* * * * *')\ndef f(p: int): pass",
         3,
@@ -464,6 +473,18 @@ MISTAKES = [
     ("@queue\ndef f(p: 'Nowhere'): pass", 3, "known at run time"),
     ("class Foo: pass\n@queue\ndef f(p: Foo): pass", 4, "unknown to msgspec"),
     ("@queue\ndef f(p: typing.Callable): pass", 3, "for the payload"),
+    ("@queue\ndef f(p: set[list[int]]): pass", 3, "a set holds what can be hashed, got list"),
+    ("class S(msgspec.Struct): n: int\n@queue\ndef f(p: dict[str, set[S]]): pass", 4, "can be hashed, got S"),
+    ("@queue\ndef f(p: frozenset[dict[str, int] | int]): pass", 3, "can be hashed, got dict"),
+    ("@queue\ndef f(p: dict[tuple[int, int], str]): pass", 3, "keys of a dict are text, which no tuple is made of"),
+    # paths into a payload whose fields are known
+    (STRUCT + "@queue(lane='tenannt')\ndef f(p: S): pass", 5, "it has no 'tenannt'; did you mean 'tenant'?"),
+    (STRUCT + "@queue(unique='inner.idd')\ndef f(p: S | None): pass", 5, "no 'idd'; did you mean 'id'?"),
+    (STRUCT + "@queue(lane='tenant.id')\ndef f(p: S): pass", 5, "it has no 'id'; there are none"),
+    (STRUCT + "@queue(lane='many.0.x')\ndef f(p: S): pass", 5, "it has no 'x'; there are id"),
+    (STRUCT + "@queue(lane='many.id')\ndef f(p: S): pass", 5, "it has no 'id'; there are none"),
+    (STRUCT + "@queue(batch=5, lane='tenannt')\ndef f(p: list[S]): pass", 5, "did you mean 'tenant'?"),
+    ("class T(typing.TypedDict): a: int\n@queue(lane='b')\ndef f(p: T): pass", 4, "it has no 'b'; there are a"),
 ]
 
 

@@ -156,6 +156,12 @@ def test_what_is_no_mapping_is_the_state_itself(shared: Base) -> None:
     assert worker.one().result == ["State", "typed"]
 
 
+def test_the_state_shows_what_was_yielded_and_nothing_of_ours(shared: Base) -> None:
+    assert (
+        started(shared, PLAIN + "def f(payload, ctx): return repr(ctx.state)\n").one().result == "State(http='client')"
+    )
+
+
 def test_a_name_that_was_not_yielded_says_what_was(shared: Base) -> None:
     body = "def f(payload, ctx): ctx.state.htpp\n"
     fault = started(shared, PLAIN + body).one().fault
@@ -196,7 +202,11 @@ def test_one_of_another_module_can_be_taken_on(shared: Base) -> None:
     [
         ("raise ConnectionError('no database'); yield", "ConnectionError", "no database"),
         ("import sys; sys.exit(1); yield", "SystemExit", "1"),
-        ("if False: yield", "RuntimeError", "didn't yield"),
+        (
+            "if False: yield",
+            "RuntimeError",
+            "@lifespan (m.py:2): expected a generator that yields once, got one that ended",
+        ),
         ("yield {1: 2}", "TypeError", "keywords must be strings"),
     ],
 )
@@ -206,7 +216,7 @@ def test_a_start_that_fails_is_told(shared: Base, kind_of: str, body: str, kind:
     assert said.exception == kind
     assert told in said.message
     assert said.cause == "error"
-    if "didn't" not in told and "keywords" not in told:
+    if "ended" not in told and "keywords" not in told:
         assert "m.py" in said.traceback
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import jsonschema_rs
 import msgspec
+import pydantic
 import pytest
 
+from echofn import models
 from echofn.manifest import Function, Policy, WebhookTrigger
 from unit.runtime.driving import Answer, Base, discover, write
 
@@ -337,3 +339,33 @@ def test_a_webhooks_body_comes_as_the_model_asked_for(shared: Base) -> None:
     request = {"method": "POST", "path": "/h", "params": {}, "query": {}, "headers": {}}
     assert worker.one({**request, "body": b'{"sku": "a", "count": 3}'}).result == 3
     assert worker.one({**request, "body": b'{"sku": "a"}'}).fault.cause == "payload"
+
+
+class _Inside(pydantic.BaseModel):
+    id: int
+
+
+class _Open(pydantic.BaseModel, extra="allow"):
+    inside: _Inside
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "fields"),
+    [
+        (_Open, "whatever", None),
+        (_Open, "inside.id", None),
+        (_Open, "inside.idd", ["id"]),
+        (dict[str, _Inside], "acme.id", None),
+        (dict[str, _Inside], "acme.x", None),
+        (_Inside | None, "id", None),
+        (list[_Inside], "0.id", None),
+        (list[_Inside], "0.x", ["id"]),
+        (Any, "x.y", None),
+        (str, "x", []),
+    ],
+)
+def test_a_path_is_astray_where_no_value_of_the_type_has_anything_there(
+    kind: Any, path: str, fields: list[str] | None
+) -> None:
+    found = models.astray(models.json_schema(kind, "validation"), path.split("."))
+    assert (None if found is None else found[1]) == fields

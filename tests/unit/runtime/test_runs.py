@@ -458,7 +458,7 @@ def test_children_take_their_ids_from_the_block_and_come_with_the_end(shared: Ba
             return [
                 ctx.enqueue("other.name", {"a": {1, }}),
                 ctx.enqueue(pack, {"n": 1}, lane="acme", delay="5s", unique="k", priority=-3),
-                ctx.enqueue(f, at="2026-03-29T01:00:00Z"),
+                ctx.enqueue(f, at="1974-03-29T01:00:00Z"),
                 ctx.enqueue(usual),
                 ctx.enqueue(only_cron),
             ]
@@ -472,7 +472,7 @@ def test_children_take_their_ids_from_the_block_and_come_with_the_end(shared: Ba
     assert second == frames.Child(
         274557032793636865, "shop.pack", b"\x81\xa1n\x01", "acme", delay_ms=5_000, unique="k", priority=-3
     )
-    assert (third.function, third.at_ms) == ("m.f", 1_774_746_000_000)
+    assert (third.function, third.at_ms) == ("m.f", 133_750_800_000)
     assert (fourth.function, fourth.payload) == ("m.usual", b"\x81\xa1n\x07")  # the annotation's own
     assert (fifth.function, fifth.payload) == ("m.only_cron", b"\x03")  # its parameter's
 
@@ -500,6 +500,11 @@ def test_a_run_that_does_not_end_well_leaves_no_children(shared: Base, end: str)
         ("ctx.enqueue('x', lane=5)", "TypeError", "lane="),
         ("ctx.enqueue('x', lane='y' * 10_001)", "ValueError", "lane="),
         ("ctx.enqueue('x', priority=1.5)", "ValueError", "priority"),
+        ("ctx.enqueue('x', unique='')", "ValueError", "unique=: expected 1 to 255 characters, got 0; leave it out"),
+        ("ctx.enqueue('x', unique='k' * 5000)", "ValueError", "unique=: expected 1 to 255 characters, got 5,000"),
+        ("ctx.enqueue('x', unique=7)", "TypeError", "expected text for unique=, got int"),
+        ("ctx.enqueue('x', delay='5000w')", "ValueError", "expected a wait of at most 3660 days, got '5000w'"),
+        ("ctx.enqueue('x', at='9999-12-31T00:00:00Z')", "ValueError", "within 3660 days from now, got '9999-12-31T"),
         ("for _ in range(1001): ctx.enqueue('x')", "RuntimeError", "1,000"),
         ("for _ in range(3): ctx.enqueue('x', 'y' * 500_000)", "RuntimeError", "1 MiB"),
     ],

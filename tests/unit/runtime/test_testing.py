@@ -131,6 +131,12 @@ def test_annotations_count_as_in_the_environment_of_the_test(bus: Bus) -> None:
     assert ran == [("done", "rye for prod"), ("done", "oat for prod"), ("dead", None)]
 
 
+def test_an_environment_that_looks_like_a_slip_is_refused(bus: Bus) -> None:
+    with pytest.raises(Refused, match=r"expected dev, prod or another, got 'prd'; did you mean 'prod'\?"):
+        bus.load(bakery, env="prd")
+    bus.load(bakery, env="staging")
+
+
 def test_fan_out_runs_too_and_says_who_its_parent_was(baking: Bus) -> None:
     job = baking.enqueue(bakery.shop, ["rye", "spelt"])
     assert len(baking.run_due()) == 3
@@ -366,20 +372,70 @@ def test_a_fake_context_refuses_what_production_would() -> None:
         ctx.enqueue(bakery.plain)
     with pytest.raises(ValueError, match="fraction"):
         ctx.progress(2)
+    with pytest.raises(ValueError, match=r"expected a fraction from 0 to 1, got '0\.5'"):
+        ctx.progress("0.5")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="3660 days"):
+        ctx.enqueue(bakery.bake, bakery.Order("rye"), at="9999-12-31T00:00:00Z")
     assert ctx.enqueued == []
     assert ctx.enqueue("elsewhere.pack", {"n": 1}, delay="5m", lane="acme") == "JOB00000000001"
     assert ctx.enqueued[0][1:5] == ("elsewhere.pack", {"n": 1}, "acme", "5m")
 
 
 def test_a_fake_context_has_the_state_and_the_end_that_it_was_given() -> None:
-    ctx = fake_context(state={"http": "fake"}, cancelled=True, timeout="1s")
+    ctx = fake_context(state={"http": "fake"}, timeout="1s")
     before = ctx.deadline
     ctx.extend("5m")
-    assert (ctx.state.http, ctx.cancelled, ctx.extended) == ("fake", True, [300_000])
+    assert (ctx.state.http, ctx.cancelled, ctx.extended) == ("fake", False, [300_000])
     assert ctx.deadline - before == timedelta(minutes=5)
+    ctx.extend("30d")
+    assert (ctx.deadline - START, ctx.extended) == (timedelta(days=7), [300_000, 30 * 86_400_000])
+    late = fake_context(cancelled=True)
+    assert late.cancelled
+    with pytest.raises(RuntimeError, match="one that is to end"):
+        late.extend("5m")
     assert fake_context(state=7).state == 7
     with pytest.raises(AttributeError, match="the test has no @lifespan"):
         _ = fake_context().state.http
+
+
+def test_a_fake_context_takes_as_many_children_as_production() -> None:
+    ctx = fake_context(attempts=[1, 1])
+    for n in range(1_000):
+        ctx.jobs[n % 2].enqueue("elsewhere.pack", n)
+    with pytest.raises(RuntimeError, match="at most 1,000 jobs"):
+        ctx.enqueue("elsewhere.pack")
+    assert [job.id for job in ctx.enqueued[-2:]] == ["JOB000000000G7", "JOB000000000G8"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"attempt": "x"}, "attempt=: expected a whole number from 1 to .*, got 'x'"),
+        ({"attempt": 0}, "attempt=: .* got 0"),
+        ({"attempts": [1, 0]}, r"attempts\[1\]=: .* got 0"),
+        ({"fence": 0}, "fence=: .* got 0"),
+        ({"timeout": "soon"}, "timeout=: .* got 'soon'"),
+        ({"last_attempt": 1}, "last_attempt=: expected True or False, got 1"),
+    ],
+)
+def test_a_fake_context_is_given_what_a_run_can_be_told(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        fake_context(**given)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "told"),
+    [
+        ({"unique": ""}, "unique=: expected 1 to 255 characters, got 0"),
+        ({"unique": "k" * 256}, "unique=: expected 1 to 255 characters, got 256"),
+        ({"delay": "5000w"}, "at most 3660 days"),
+        ({"at": "9999-12-31T00:00:00Z"}, "within 3660 days from now"),
+    ],
+)
+def test_a_tests_bus_refuses_the_wishes_that_http_refuses(baking: Bus, wishes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        baking.enqueue("bakery.bake", {"loaf": "rye"}, **wishes)
+    assert baking.jobs() == []
 
 
 def test_a_lifespan_lasts_as_long_as_the_bus(tmp_path: Path) -> None:
@@ -448,6 +504,8 @@ def test_a_request_to_a_webhook_becomes_the_job_that_it_would_become(bus: Bus, t
     assert "x-hub-signature-256" not in job.payload["headers"]  # as in production
     with pytest.raises(LookupError, match=r"/hooks/nowhere.*loaded: /hooks/github/\{team\}, /hooks/plain"):
         bus.post("/hooks/nowhere")
+    with pytest.raises(ValueError, match="method=: expected POST, PUT, PATCH, got GET"):
+        bus.post("/hooks/plain", method="GET")
 
 
 def test_a_job_without_payload_has_the_default_of_the_parameter(bus: Bus, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -141,6 +142,12 @@ def test_rates(value: str, counted: tuple[int, int]) -> None:
 def test_what_is_no_rate_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"^expected .*, got "):
         rate(value)
+
+
+@pytest.mark.parametrize("read", [duration_ms, size_bytes])
+def test_a_number_that_no_text_can_hold_is_refused_in_our_words(read: Callable[[int], int]) -> None:
+    with pytest.raises(ValueError, match="got an integer of too many digits"):
+        read(10**5_000)
 
 
 def test_importing_units_imports_nothing() -> None:

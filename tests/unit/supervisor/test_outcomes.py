@@ -217,6 +217,14 @@ def test_a_child_without_a_payload_gets_that_of_its_functions_annotation() -> No
     assert second.payload != usual
 
 
+def test_bytes_do_not_fit_a_childs_text() -> None:
+    schema = {"type": "object", "properties": {"tenant": {"type": "string"}}}
+    function = msgspec.structs.replace(FUNCTION, payload_schema=schema)
+    ended = said("done", children=(child(payload=msgspec.msgpack.encode({"tenant": b"north"})),))
+    failed: Any = outcomes.of(lease(), RUN, ended, {"shop.pack": function}.get, roll=0.5)
+    assert "$.tenant: got bytes" in failed.error.message
+
+
 @pytest.mark.parametrize(
     "children",
     [
@@ -233,10 +241,14 @@ def test_a_child_without_a_payload_gets_that_of_its_functions_annotation() -> No
         [child(priority=10**9)],
         [child(lane="x" * (1024 * 1024 + 1))],
         [child(unique="x" * (1024 * 1024 + 1))],
+        [child(unique="")],
+        [child(unique="x" * 256)],
+        [child(delay_ms=frames.FURTHEST_MS + 1)],
     ],
     ids=[
         *("below", "above", "twice", "too many", "too large", "not msgpack", "too deep"),
         *("before all time", "after all time", "backwards", "too urgent", "lane too large", "key too large"),
+        *("key empty", "key too long", "too far"),
     ],
 )
 def test_children_that_no_honest_worker_sends_are_a_fault(children: list[frames.Child]) -> None:
