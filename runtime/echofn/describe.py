@@ -134,8 +134,6 @@ def _judge(target: Callable[..., Any], marks: list[Mark], module: Module, given:
         for option in ("lane", "unique"):
             if mark.kind == "queue" and (why := _astray(payload_schema or {}, mark.options.get(option))):
                 refuse(mark.line, f"{option}=: {why}")
-    if shape and not shape.takes_payload and not (options.policy.lane or options.policy.unique):
-        payload_schema = {"type": "null"}  # a payload would be dropped; a lane or a key may be all that one is for
     if errors or shape is None:
         return Described(module.name, errors=tuple(errors))
     off = tuple(Off(name, mark.kind, module.file, mark.line, why, module.name) for mark, why in options.off)

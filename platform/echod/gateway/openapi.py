@@ -237,7 +237,7 @@ def _called(function: Function, general: Mapping[str, View], defined: dict[str, 
         "summary": function.doc or f"Call {function.name}",
         "parameters": _WISHES,
         "requestBody": {
-            "required": function.payload_schema not in (None, {"type": "null"}) and function.default_payload == NIL,
+            "required": function.payload_schema is not None and function.default_payload == NIL,
             "content": _content(_JSON, payload),
         },
         "responses": {

@@ -257,12 +257,6 @@ def test_a_backoff_is_a_kind_a_wait_or_a_list(tmp_path: Path, written: str, mean
 def test_the_payload_and_the_context_are_found(tmp_path: Path, parameters: str, payload: bool, context: bool) -> None:
     function = one(tmp_path, f"@queue\ndef f({parameters}): pass")
     assert (function.takes_payload, function.takes_context) == (payload, context)
-    assert (function.payload_schema == {"type": "null"}) is not payload
-
-
-@pytest.mark.parametrize("option", ["lane='tenant'", "unique='id'", "unique=True"])
-def test_a_payload_that_the_function_does_not_take_may_be_for_its_lane_or_its_key(tmp_path: Path, option: str) -> None:
-    assert one(tmp_path, f"@queue({option})\ndef f(ctx): pass").payload_schema is None
 
 
 @pytest.mark.parametrize("written", ["", ": list", ": list[typing.Any]", ": 'list'"])
