@@ -19,6 +19,8 @@ import redis
 
 import echod
 from audit import audit
+from doing import LEASE_MS, claim_one, hold, mint
+from echod.bus import Bus
 from nodes import TOKEN, Node, run, until
 from server import Server
 
@@ -413,3 +415,16 @@ def test_an_evicting_server_is_called_out_at_the_start_and_as_long_as_it_is(make
     node = make().start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
     assert any("allkeys-lru" in each for each in node.get("/readyz")["degraded"])
     assert "allkeys-lru" in node.said()
+
+
+async def test_a_pump_that_starts_on_a_server_just_back_takes_no_living_lease(
+    make: Make, bus: Bus, server: Server
+) -> None:
+    """A lease that was over while nobody could renew it: its holder has had no chance yet."""
+    await mint(bus)
+    job = await claim_one(bus)
+    await bus.extend("f", [hold(job)], LEASE_MS, begun=[hold(job)])
+    server.clock.advance(LEASE_MS + 1)
+    pump = make({}).launch("pump", "--bus", server.address, ECHOD_TOKEN=TOKEN)
+    until(lambda: "clock.stepped" in pump.said())
+    assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
