@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from echod.bus import Bus
+import pytest
+
+from echod.bus import Bus, link
 from echod.model.ids import JobId
 from echod.model.job import Claimed, Dead, Done, Error, Hold, Mint, Minted, Retry, RunRecord
 
 ME = "WRK00000000001"
+SHIPPED_S = link.CALL_TIMEOUT_S  # how long users wait for a call; tests have more time (conftest.py)
 LEASE_MS = 15_000
 
 
@@ -74,3 +78,13 @@ async def bury(bus: Bus, queue: str = "f") -> JobId:
 async def counted(bus: Bus, name: str, queue: str = "f") -> int:
     """A counter over the last hours."""
     return int(getattr(await bus.metrics(queue, 3 * 3_600_000), name))
+
+
+@contextlib.contextmanager
+def impatient(*buses: Bus) -> Iterator[None]:
+    """While a bus does not answer, that is told as soon as it is to users."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(link, "CALL_TIMEOUT_S", SHIPPED_S)
+        for bus in buses:
+            patch.setattr(bus.link, "patience_s", SHIPPED_S)
+        yield

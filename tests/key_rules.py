@@ -45,6 +45,7 @@ class Keys:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._keys: dict[str, Key] = {}
+        self._ended: dict[str, Key] = {}  # of a fixed time that was over
 
     def owner(self, name: str, now_ms: int) -> Key | None:
         """Who has a key now."""
@@ -60,6 +61,7 @@ class Keys:
 
     def take(self, name: str, key: Key) -> None:
         self._keys[name] = key
+        self._ended.pop(name, None)
 
     def may_end(self, before_ms: int, after_ms: int) -> bool:
         """Whether one of a fixed time ends in the meantime: then what a call saw is not for us to know."""
@@ -68,11 +70,18 @@ class Keys:
         )
 
     def compare(self, books: Books, now_ms: int, latest_ms: int) -> None:
-        """The bus has those keys, no other, and each with what the next request will be compared with."""
+        """The bus has those keys, no other, and each with what the next request will be compared with.
+
+        One of a fixed time that had ended before the clock went back the server may have still, or again: it shows none
+        that is over, and forgets it some time later.
+        """
+        self._keys |= {name: key for name, key in self._ended.items() if escape(name) in books.unique}
         for name, key in list(self._keys.items()):
             if self.owner(name, now_ms) is None or (key.mode == "t" and key.ends_ms <= latest_ms + NEAR_MS):
-                if key.mode == "t" and escape(name) in books.unique:
-                    continue  # one that had ended before the clock went back: the server may have it still
+                if key.mode == "t":
+                    self._ended[name] = key
+                    if escape(name) in books.unique:
+                        continue
                 del self._keys[name]
         found = {
             name: Key(row[b"o"].decode(), row[b"m"].decode(), row[b"b"].decode(), int(row.get(b"x", 0)))

@@ -27,7 +27,7 @@ import pytest
 
 from echod.bus import Bus
 
-START_TIMEOUT_S = 10.0
+PATIENCE_S = 60.0  # with a server that starts, stops or answers, on a machine that does much else
 NEAR_MS = 25
 
 
@@ -64,13 +64,33 @@ class Clock:
         self._file = file
         self._read = read
         self.offset_ms = 0
+        self._stands_ms: int | None = None
         self._write()
 
     def advance(self, ms: int) -> None:
         """Step TIME by `ms`, back for a negative number. In force when this returns."""
         self.offset_ms += ms
+        if self._stands_ms is not None:
+            self._stands_ms += ms
+        self._follow()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """TIME stands still for as long as the block lasts, but for what it is advanced by: for what a second decides.
+
+        A pop that waits on the server waits for ever meanwhile.
+        """
+        self._stands_ms = self.now_ms()
+        self._follow()
+        try:
+            yield
+        finally:
+            self._stands_ms = None
+            self._follow()
+
+    def _follow(self) -> None:
         self._write()
-        end = time.monotonic() + START_TIMEOUT_S
+        end = time.monotonic() + PATIENCE_S
         # The library takes a few calls, or milliseconds, to see the new file.
         while (seen_ms := self._read()) is not None and abs(seen_ms - self.now_ms()) > NEAR_MS:
             if time.monotonic() > end:
@@ -81,11 +101,12 @@ class Clock:
         self.advance(bus_ms - self.now_ms())
 
     def now_ms(self) -> int:
-        return int(time.time() * 1000) + self.offset_ms
+        return int(time.time() * 1000) + self.offset_ms if self._stands_ms is None else self._stands_ms
 
     def _write(self) -> None:
         beside = self._file.with_suffix(".new")
-        beside.write_text(f"{self.offset_ms / 1000:+.3f}\n")
+        offset = f"{self.offset_ms / 1000:+.3f}" if self._stands_ms is None else f"{self._stands_ms / 1000:.3f}"
+        beside.write_text(f"{offset}\n")
         beside.replace(self._file)  # the server never reads half an offset
 
 
@@ -115,6 +136,7 @@ class Server:
                 "LD_PRELOAD": libfaketime(),
                 "FAKETIME_TIMESTAMP_FILE": str(self.folder / "clock"),
                 "FAKETIME_NO_CACHE": "1",
+                "FAKETIME_FMT": "%s",  # of an instant at which time stands
             }
             env |= {"FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         self.socket.unlink(missing_ok=True)
@@ -123,7 +145,7 @@ class Server:
             "--hash-max-listpack-value", "1024", *self._options], cwd=self.folder, env=env, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        end = time.monotonic() + START_TIMEOUT_S
+        end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             if self._process.poll() is not None:
                 raise RuntimeError(f"the server ended with {self._process.returncode}")
@@ -139,7 +161,7 @@ class Server:
 
         reader = hiredis.Reader()
         with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(START_TIMEOUT_S)
+            sock.settimeout(PATIENCE_S)
             here = os.open(self.folder, os.O_PATH)
             try:
                 sock.connect(f"/proc/self/fd/{here}/valkey.sock")
@@ -171,7 +193,7 @@ class Server:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
-            self._process.wait(START_TIMEOUT_S)
+            self._process.wait(PATIENCE_S)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from echod.bus.rows import pack, verdict_row
 from echod.model.ids import JobId
 from echod.model.job import Release
 from echofn.manifest import Constant, Policy
-from server import Server
+from server import PATIENCE_S, Server
 
 TURN, WAIT_MS = 5040, 30_000
 
@@ -196,9 +196,9 @@ async def test_a_lane_with_fewer_waits_until_its_first_job_has_waited(bus: Bus, 
     assert (answer.jobs, answer.blocked) == ((), "capped")
     tick = await bus.tick("f")
     assert tick.next_in_ms is not None
-    assert 19_000 < tick.next_in_ms <= 20_000
+    assert 0 < tick.next_in_ms <= 20_000  # of the first, and not the second's 30
     assert answer.retry_in_ms is not None
-    assert 0 <= answer.retry_in_ms - tick.next_in_ms < 1000
+    assert tick.next_in_ms <= answer.retry_in_ms <= 20_000
     server.clock.advance(tick.next_in_ms)
     assert (await bus.tick("f")).next_in_ms is None
     assert audit(server, "f").wake == ["f"]
@@ -227,12 +227,12 @@ async def test_pumps_hear_of_the_instant_of_the_first_lane(bus: Bus, server: Ser
     bus.on("due", lambda queue, in_ms: heard.put_nowait((queue, in_ms)))
     await batched(bus, 3, WAIT_MS)
     await mint(bus, lane="a")
-    queue, in_ms = await asyncio.wait_for(heard.get(), 5)
+    queue, in_ms = await asyncio.wait_for(heard.get(), PATIENCE_S)
     assert queue == "f"
-    assert WAIT_MS - 1000 < in_ms <= WAIT_MS
+    assert in_ms == WAIT_MS
     await mint(bus, lane="b")
     await bus.recur("f", "r", rule="x", tz="UTC", trigger=b"", payload=b"", next_ms=1, generation=1)
-    assert (await asyncio.wait_for(heard.get(), 5)) == ("f", 0), "lane b, which comes after a, was told"
+    assert (await asyncio.wait_for(heard.get(), PATIENCE_S)) == ("f", 0), "lane b, which comes after a, was told"
 
 
 async def test_a_full_lane_is_served_at_once(bus: Bus, server: Server) -> None:

@@ -8,10 +8,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from audit import audit, open_books
+from doing import impatient
 from echod.bus import Bus, durable
 from echod.errors import BusAway, BusFull, NotDurable, Unconfirmed
 from echod.model.job import Mint, MintAnswer, Minted
-from server import Server, running
+from server import PATIENCE_S, Server, running
+
+
+@pytest.fixture(autouse=True)
+def patient_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that others write to may take seconds for a sync."""
+    monkeypatch.setattr(durable, "FSYNC_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -54,12 +61,14 @@ async def test_what_was_confirmed_is_there_after_the_server_was_killed(keen: Bus
     assert minted.id in audit(disk, "f").rows
 
 
-async def test_nothing_is_confirmed_before_the_file_was_synced(keen: Bus, disk: Server) -> None:
+async def test_nothing_is_confirmed_before_the_file_was_synced(
+    keen: Bus, disk: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Written is not synced: a server that never syncs never confirms, though it has all of it in its file."""
     disk.command("CONFIG", "SET", "appendfsync", "no")
-    durable_s, durable.FSYNC_S = durable.FSYNC_S, 0.3
-    try:
-        minted = one(keen)
+    minted = one(keen)
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "FSYNC_S", 0.3)
         assert await fsynced(keen, minted) == Minted(minted.id, is_confirmed=False)
         with pytest.raises(Unconfirmed, match="not confirmed") as caught:
             await keen.mint_outside("f", mint := one(keen), fsync=True)
@@ -67,8 +76,6 @@ async def test_nothing_is_confirmed_before_the_file_was_synced(keen: Bus, disk: 
         # Sent again on another connection it writes nothing, and is not taken for synced either.
         disk.command("CLIENT", "KILL", "TYPE", "normal")
         assert await fsynced(keen, minted) == Minted(minted.id, is_confirmed=False)
-    finally:
-        durable.FSYNC_S = durable_s
     assert set(audit(disk, "f").rows) == {minted.id, mint.id}
     disk.command("CONFIG", "SET", "appendfsync", "everysec")
     assert await fsynced(keen, minted) == Minted(minted.id)
@@ -93,7 +100,7 @@ async def test_the_calls_of_others_do_not_wait_for_a_disk(keen: Bus, disk: Serve
     waiting = asyncio.create_task(fsynced(keen, one(keen)))
     while not calls_of(disk, "waitaof"):
         await asyncio.sleep(0)
-    async with asyncio.timeout(0.8):
+    async with asyncio.timeout(PATIENCE_S / 2):
         await keen.mint("f", [one(keen)])
     assert not waiting.done()
     waiting.cancel()
@@ -132,17 +139,18 @@ async def test_a_lost_script_is_loaded_and_a_lost_connection_made_anew(keen: Bus
 
 
 async def test_a_server_that_is_frozen_full_or_gone_is_told_in_time(keen: Bus, disk: Server) -> None:
+    """While it is so: what waited for it would wait as long as the block."""
     disk.command("CONFIG", "SET", "maxmemory", "1")
     with pytest.raises(BusFull):
         await fsynced(keen, one(keen))
     disk.command("CONFIG", "SET", "maxmemory", "0")
-    with disk.paused():
-        async with asyncio.timeout(4):
+    with impatient(keen), disk.paused():
+        async with asyncio.timeout(PATIENCE_S / 2):
             with pytest.raises(BusAway):
                 await fsynced(keen, one(keen))
     disk.kill()
-    async with asyncio.timeout(4):
-        with pytest.raises(BusAway):
+    async with asyncio.timeout(PATIENCE_S / 2):
+        with impatient(keen), pytest.raises(BusAway):
             await fsynced(keen, one(keen))
 
 
@@ -153,4 +161,4 @@ async def test_who_is_waited_for_at_the_close_is_told(keen: Bus, disk: Server) -
         await asyncio.sleep(0)
     await keen.close()
     with pytest.raises(BusAway):
-        await asyncio.wait_for(waiting, 4)
+        await asyncio.wait_for(waiting, PATIENCE_S / 2)

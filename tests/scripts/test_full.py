@@ -13,7 +13,7 @@ from echod.bus import Bus
 from echod.errors import BusFull
 from echod.model.ids import VersionId
 from echod.model.job import Child, Mint, Minted
-from server import Server, running
+from server import PATIENCE_S, Server, running
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ async def test_archives_give_way_until_jobs_can_be_minted_again() -> None:
             one = Mint(id=bus.new_job_id(), payload=b"\x01")
             with pytest.raises(BusFull):
                 await bus.mint("f", [one])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while memory_of(server) > (used - 1_000_000) * 0.95:
                     await asyncio.sleep(0)
             assert await bus.mint("f", [one]) == [Minted(one.id)]
@@ -159,7 +159,7 @@ async def test_results_that_pile_up_within_seconds_are_bounded_when_memory_is_ou
             while jobs:
                 jobs = await settle(bus, [done(job, result=bytes(200_000)) for job in jobs], count=5)
             limit = int(server.command("CONFIG", "GET", "maxmemory")[1])  # type: ignore[index]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while memory_of(server) > limit + 9 * 1024 * 1024:  # FULL_BYTES, and the row that passed it
                     await asyncio.sleep(0.01)
             assert len(open_books(server, "f").done) < 60

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
 from audit import audit
-from doing import LEASE_MS, ME, claim, counted, done, mint, settle
+from doing import LEASE_MS, ME, SHIPPED_S, claim, counted, done, impatient, mint, settle
 from echod.bus import Bus, address
 from echod.bus.bus import check_kind
 from echod.errors import BusAway, BusReadOnly, BusUnfit
 from echod.model.ids import JobId
 from echod.model.job import Mint, Minted, Unique
-from server import Server, running
+from server import PATIENCE_S, Server, running
 
 
 class Proxy:
@@ -51,6 +51,14 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
         await asyncio.gather(*[writer.wait_closed() for writer in self._writers], return_exceptions=True)
+
+    @contextlib.contextmanager
+    def is_deaf(self, bus: Bus) -> Iterator[None]:
+        """No reply gets through for as long as the block lasts."""
+        self.deaf = True
+        with impatient(bus):
+            yield
+        self.deaf = False
 
     def say(self, data: bytes) -> None:
         """Say this to every client, as a server would."""
@@ -193,14 +201,12 @@ async def test_a_lease_whose_claim_was_answered_late_runs_since_the_claim(server
     """Else its holder believes in a lease that is over, while another runs the job."""
     bus = await joined(proxy.address)
     await mint(bus)
-    proxy.deaf = True
-    with pytest.raises(BusAway):
+    with proxy.is_deaf(bus), pytest.raises(BusAway):
         await bus.claim("f", ME, 1, LEASE_MS)
-    proxy.deaf = False
     server.clock.advance(6000)
     answer = await bus.claim("f", ME, 1, LEASE_MS)
     (job,) = answer.jobs
-    assert 6000 <= answer.now_ms - job.claimed_ms < 9000
+    assert answer.now_ms - job.claimed_ms >= 6000
     await bus.close()
 
 
@@ -214,10 +220,8 @@ async def test_what_a_call_that_ended_as_away_did_reaches_its_claimer_with_the_n
     bus = await joined(proxy.address)
     ids = await mint(bus, count=5)
     jobs = await claim(bus, 2)
-    proxy.deaf = True
-    with pytest.raises(BusAway):
+    with proxy.is_deaf(bus), pytest.raises(BusAway):
         await bus.settle("f", ME, [done(jobs[0])], count=1, lease_ms=LEASE_MS)
-    proxy.deaf = False
     answer = await bus.settle("f", ME, [done(jobs[0]), done(jobs[1])], count=3, lease_ms=LEASE_MS)
     assert answer.refused == ()
     assert [job.id for job in answer.claim.jobs] == ids[2:5]
@@ -233,12 +237,11 @@ async def test_verdicts_that_were_taken_are_not_sent_again_though_the_call_after
     bus = await joined(proxy.address)
     ids = await mint(bus, count=3)
     jobs = await claim(bus, 1)
-    proxy.deaf = True
-    with pytest.raises(BusAway):
+    with proxy.is_deaf(bus), pytest.raises(BusAway):
         await bus.settle("f", ME, [done(jobs[0])], count=0, lease_ms=LEASE_MS)
-    proxy.deaf = False
+    await bus.stats(["f"])  # it is connected again
     proxy.deafens = bus.scripts["claim"].sha
-    with pytest.raises(BusAway):
+    with impatient(bus), pytest.raises(BusAway):
         await bus.settle("f", ME, [done(jobs[0])], count=2, lease_ms=LEASE_MS)
     answer = await bus.settle("f", ME, [done(jobs[0])], count=2, lease_ms=LEASE_MS)
     assert answer.refused == ()
@@ -304,18 +307,29 @@ async def test_a_write_of_a_schedule_whose_reply_is_lost_is_answered_the_same_an
 
 async def test_calls_to_a_frozen_server_are_away_in_under_a_second_and_work_goes_on_after(server: Server) -> None:
     bus = await joined(server.address)
-    with server.paused():
+    with impatient(bus), server.paused():
         for _ in range(2):
-            start = time.monotonic()
             with pytest.raises(BusAway):
                 await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
-            assert time.monotonic() - start < 1.2  # 0.8 s, and a busy machine
         assert not bus.connected
+    assert SHIPPED_S < 1
     up = asyncio.Event()
     bus.on("connected", up.set)
     if not bus.connected:
-        await asyncio.wait_for(up.wait(), 10)
+        await asyncio.wait_for(up.wait(), PATIENCE_S)
     await mint(bus)
+    await bus.close()
+
+
+async def test_a_call_behind_one_that_had_more_time_and_was_answered_is_away_in_its_own_time(
+    server: Server, proxy: Proxy
+) -> None:
+    bus = await joined(proxy.address)
+    assert await bus.link.command("PING", timeout_s=10 * PATIENCE_S) == b"PONG"
+    with proxy.is_deaf(bus):
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(BusAway):
+                await bus.queues()
     await bus.close()
 
 
@@ -325,7 +339,7 @@ async def test_a_parked_connection_that_alone_is_half_open_is_found_by_the_next_
     bus = await joined(proxy.address)
     await mint(bus)
     await claim(bus, 1)
-    assert await bus.ring_wait(5) == "f"  # so that the pop's connection is there
+    assert await bus.ring_wait(PATIENCE_S) == "f"  # so that the pop's connection is there
     await claim(bus, 1)
     proxy.deafens = b"BLPOP"
     parked = asyncio.create_task(bus.ring_wait(60))
@@ -335,7 +349,7 @@ async def test_a_parked_connection_that_alone_is_half_open_is_found_by_the_next_
     assert server.command("LLEN", "emq:{~}:wake") == 0  # popped, for a connection where it never arrives
     server.clock.advance(20_000)
     await bus.beat(pump=True)
-    assert await asyncio.wait_for(parked, 5) == "f"
+    assert await asyncio.wait_for(parked, PATIENCE_S) == "f"
     await bus.close()
 
 
@@ -345,7 +359,7 @@ async def test_a_name_on_the_bell_does_not_cost_a_pop_that_hears_its_connection(
     await mint(bus)
     await bus.beat(pump=True)  # nobody has popped it yet
     bus.on_unheard()
-    assert await bus.ring_wait(5) == "f"
+    assert await bus.ring_wait(PATIENCE_S) == "f"
     parked = asyncio.create_task(bus.ring_wait(60))
     while b"blocked_clients:1" not in bytes(str(server.command("INFO", "clients")), "utf-8"):
         await asyncio.sleep(0)
@@ -366,22 +380,22 @@ async def test_a_server_that_is_killed_and_comes_back_is_used_again(tmp_path: Pa
         bus.on("connected", back.set)
         (id,) = await mint(bus)
         parked = asyncio.create_task(bus.ring_wait(60))
-        assert await asyncio.wait_for(parked, 5) == "f"
+        assert await asyncio.wait_for(parked, PATIENCE_S) == "f"
         await claim(bus, 1)
         parked = asyncio.create_task(bus.ring_wait(60))
         server.command("CONFIG", "SET", "appendfsync", "always")
         server.command("SET", "fence", 1)
         server.kill()
-        await asyncio.wait_for(lost.wait(), 5)
-        with pytest.raises(BusAway):
+        await asyncio.wait_for(lost.wait(), PATIENCE_S)
+        with impatient(bus), pytest.raises(BusAway):
             await bus.job(id, queue="f")
         await asyncio.to_thread(server.start)
-        await asyncio.wait_for(back.wait(), 10)
+        await asyncio.wait_for(back.wait(), PATIENCE_S)
         record = await bus.job(id)
         assert record is not None
         assert record.state == "active"
         await mint(bus)
-        assert await asyncio.wait_for(parked, 10) == "f"
+        assert await asyncio.wait_for(parked, PATIENCE_S) == "f"
         await bus.close()
 
 
@@ -417,7 +431,7 @@ async def test_a_parked_pop_survives(bus: Bus, server: Server, how: str) -> None
             await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
         server.command("REPLICAOF", "NO", "ONE")
     await mint_until_minted(bus)
-    assert await asyncio.wait_for(parked, 10) == "f"
+    assert await asyncio.wait_for(parked, PATIENCE_S) == "f"
 
 
 async def mint_until_minted(bus: Bus) -> None:
@@ -436,12 +450,10 @@ async def test_a_half_open_parked_pop_is_kicked_by_a_failing_beat(server: Server
     parked = asyncio.create_task(bus.ring_wait(60))
     while b"cmd=blpop" not in bytes(server.command("CLIENT", "LIST")):  # type: ignore[call-overload]
         await asyncio.sleep(0)
-    proxy.deaf = True
-    with pytest.raises(BusAway):
+    with proxy.is_deaf(bus), pytest.raises(BusAway):
         await bus.beat(pump=False)
-    proxy.deaf = False
     await mint_until_minted(bus)
-    assert await asyncio.wait_for(parked, 10) == "f"
+    assert await asyncio.wait_for(parked, PATIENCE_S) == "f"
     await bus.close()
 
 
@@ -455,9 +467,9 @@ async def test_three_disconnects_in_a_row_leave_it_hearing(bus: Bus, server: Ser
     while int(str(server.command("PUBSUB", "NUMSUB", "emq:{~}:news")[1])) == 0:  # type: ignore[index]
         await asyncio.sleep(0.01)
     await mint(bus, "fresh")
-    while (name := await asyncio.wait_for(heard.get(), 5)) != "fresh":
+    while (name := await asyncio.wait_for(heard.get(), PATIENCE_S)) != "fresh":
         assert name == "f"
-    assert await bus.ring_wait(5) in {"f", "fresh"}
+    assert await bus.ring_wait(PATIENCE_S) in {"f", "fresh"}
 
 
 async def test_what_speaks_another_protocol_is_away_and_said_to_be_no_bus(tmp_path: Path) -> None:
@@ -489,9 +501,9 @@ async def test_a_password_that_changes_in_mid_work_stops_it_until_it_is_the_righ
         with redis.Redis(unix_socket_path=str(server.socket), password="secret") as other:
             other.config_set("requirepass", "else")
             other.client_kill_filter(_type="normal", skipme=True)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
-                    with contextlib.suppress(BusAway):
+                    with impatient(bus), contextlib.suppress(BusAway):
                         await bus.queues()
                     await asyncio.sleep(0.01)
                     if "WRONGPASS" in str(bus.link._trouble):
@@ -505,7 +517,7 @@ async def test_a_password_that_changes_in_mid_work_stops_it_until_it_is_the_righ
 
 
 async def test_a_tiny_wait_is_not_for_ever(bus: Bus) -> None:
-    assert await asyncio.wait_for(bus.ring_wait(0.0004), 5) is None
+    assert await asyncio.wait_for(bus.ring_wait(0.0004), PATIENCE_S) is None
 
 
 async def test_a_wrong_password_is_unfit_and_a_right_one_fits() -> None:
@@ -575,22 +587,25 @@ def test_addresses_are_read_as_redis_py_reads_them() -> None:
     assert address.parse("unix:///run/v.sock?db=2").path == "/run/v.sock"
 
 
-async def test_a_bus_over_tcp_with_user_password_and_database(tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = ("--port", str(port), "--requirepass", "p@ss")
-    async with running(*options) as server:
+async def test_a_bus_over_tcp_with_user_password_and_database() -> None:
+    async with running("--bind", "127.0.0.1") as server:
+        port = listening(server)
+        server.command("CONFIG", "SET", "requirepass", "p@ss")
         bus = await joined(f"valkey://default:p%40ss@127.0.0.1:{port}/2")
         (id,) = await mint(bus)
-        assert await bus.ring_wait(5) == "f"
+        assert await bus.ring_wait(PATIENCE_S) == "f"
         assert [job.id for job in await claim(bus, 1)] == [id]
         await bus.close()
         with pytest.raises(BusUnfit):
             await Bus.open(f"valkey://127.0.0.1:{port}")
         assert server.pid
+
+
+def listening(server: Server) -> int:
+    """A TCP port of the server's own, from below those that systems hand out: it says itself whether it has it."""
+    while server.command("CONFIG", "SET", "port", port := random.randrange(20_000, 32_000)) != b"OK":
+        pass
+    return port
 
 
 async def test_a_socket_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:

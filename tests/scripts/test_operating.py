@@ -14,7 +14,7 @@ from echod.bus.answers import LogLine
 from echod.bus.bulk import Filter
 from echod.errors import Refused
 from echod.model.ids import JobId, NodeId, VersionId
-from server import Server
+from server import PATIENCE_S, Server
 
 
 async def test_a_pending_job_is_cancelled_at_once(bus: Bus, server: Server) -> None:
@@ -44,7 +44,7 @@ async def test_a_running_job_is_asked_to_stop_and_all_hear_of_it(bus: Bus) -> No
     (one,) = await mint(bus)
     job = await claim_one(bus)
     assert await bus.cancel("f", one) == "cancelling"
-    assert await asyncio.wait_for(heard.get(), 5) == ("f", one)
+    assert await asyncio.wait_for(heard.get(), PATIENCE_S) == ("f", one)
     assert (await bus.job(one)).cancelling  # type: ignore[union-attr]
     assert (await bus.extend("f", [hold(job)])).cancelling == (one,)
 
@@ -133,7 +133,7 @@ async def test_stats_count_by_state(bus: Bus, server: Server) -> None:
     stats = (await bus.stats(["f", "unknown"]))["f"]
     assert (stats.pending, stats.active, stats.scheduled, stats.dead, stats.done, stats.paused) == (1, 1, 1, 1, 2, True)
     assert stats.oldest_ms is not None
-    assert abs(stats.oldest_ms - server.clock.now_ms()) < 5000
+    assert abs(stats.oldest_ms - server.clock.now_ms()) < 60_000
     assert (await bus.stats([])) == {}
 
 
@@ -200,7 +200,7 @@ async def test_a_version_is_stored_in_pieces_and_switched_to_by_one_write(bus: B
     assert await bus.active() == (active, b"\x93")
     assert (await bus.activate(first)).generation == 3
     assert [version for version, _ in await bus.versions()] == [first, second]
-    assert [await asyncio.wait_for(heard.get(), 5) for _ in range(3)] == [(first, 1), (second, 2), (first, 3)]
+    assert [await asyncio.wait_for(heard.get(), PATIENCE_S) for _ in range(3)] == [(first, 1), (second, 2), (first, 3)]
     assert (await bus.beat(pump=False)).active == (await bus.active())[0]
     assert [version for version, _ in await bus.switches(10)] == [first, second, first]
     [(_, switched_ms)] = await bus.switches(1)
@@ -321,7 +321,7 @@ async def test_who_listens_is_told_of_an_end_whoever_minted_the_job(bus: Bus, se
             assert await each.listen("f", job) == "listening"  # sent again
         claimed = await claim_one(bus)
         await settle(bus, [done(claimed)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(heard) < 2:
                 await asyncio.sleep(0.002)
         assert heard == [job, job]

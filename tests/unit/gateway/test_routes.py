@@ -9,6 +9,7 @@ from typing import get_args
 import httpx
 import pytest
 
+from doing import impatient
 from echod.errors import Refused
 from echod.gateway.app import TABLE, Entry
 from echod.gateway.guard import SECURITY_HEADERS, Right
@@ -16,6 +17,7 @@ from echod.gateway.plans import lines
 from echod.model.ids import VersionId
 from echod.model.job import Error
 from echod.policy.plan import Deployed, Gone, Moved, Option, Plan, Schedule
+from server import PATIENCE_S
 from unit.gateway.kit import ERRORS, FUNCTIONS, Rig, Valkey, function, publish, serving
 
 OPEN = {"/healthz", "/readyz", "/login", "/logout"}
@@ -342,7 +344,7 @@ async def test_a_deploy_whose_caller_hangs_up_is_given_up(server: Valkey) -> Non
         asking = asyncio.create_task(rig.http.post("/deploy", content=b"whole"))
         await begun.wait()
         asking.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await given_up.wait()
         node.deployed = Node(DONE).deployed
         assert (await rig.http.post("/deploy", content=b"x")).status_code == 200
@@ -490,7 +492,7 @@ def exceptions(policy: str) -> list[str]:
 async def test_no_answer_of_any_kind_has_an_exception_in_its_policy(server: Valkey) -> None:
     """Pages, objects, refusals: of the application, of the guard, of the connection itself."""
     known = {"Authorization": "Bearer s3cret"}
-    async with serving(server, deploys=Node(RuntimeError("unexpected")), token="s3cret", request_limit="60/m") as rig:
+    async with serving(server, deploys=Node(RuntimeError("unexpected")), token="s3cret", request_limit="60/h") as rig:
         answers: list[httpx.Response] = []
         for accept in (HTML, {"Accept": "application/json"}):
             for entry in TABLE:
@@ -512,7 +514,7 @@ async def test_no_answer_of_any_kind_has_an_exception_in_its_policy(server: Valk
             answers.append(
                 await rig.http.post("/functions/hello.any", content=b"x" * 2_000_000, headers=accept | known)
             )
-            with server.paused():
+            with impatient(rig.bus), server.paused():
                 answers.append(await rig.http.get("/jobs", headers=accept | known))
         answers += [await rig.http.get("/morgue") for _ in range(70)]
         statuses = {answer.status_code for answer in answers}

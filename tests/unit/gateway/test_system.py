@@ -9,10 +9,12 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from doing import impatient
 from echod.errors import Refused
 from echod.gateway import exposition
 from echod.model.ids import VersionId
 from echod.model.job import Error
+from server import PATIENCE_S
 from unit.gateway.kit import FUNCTIONS, VERSION, Rig, Valkey, serving, until
 from unit.gateway.test_jobs import following
 
@@ -123,7 +125,7 @@ async def test_counters_only_grow_and_count_each_job_once_over_hours(rig: Rig) -
 
 
 async def test_metrics_of_a_bus_that_is_away_say_so(rig: Rig) -> None:
-    with rig.valkey.paused():
+    with impatient(rig.bus), rig.valkey.paused():
         assert await scraped(rig) == {("echod_bus_up", ""): 0}
 
 
@@ -182,7 +184,7 @@ async def test_open_pages_see_the_functions_object_and_its_changes(rig: Rig) -> 
         assert [entry["name"] for entry in data["functions"]] == [function.name for function in FUNCTIONS]
         assert set(data) >= {"functions", "errors", "occurrences", "now"}
         await rig.mint("hello.any", 1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while pending(data, "hello.any") != 1:
                 _, _, data = await anext(events)
 
@@ -193,7 +195,7 @@ async def test_an_occurrence_is_told_as_soon_as_it_is_a_job(rig: Rig) -> None:
         events = following(answer)
         await anext(events)
         job = (await rig.http.post("/schedules/tick.beat/20s/run")).json()["id"]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 name, _, data = await anext(events)
                 if name == "occurrence":

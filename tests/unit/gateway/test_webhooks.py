@@ -29,9 +29,11 @@ import httpx
 import msgspec
 import pytest
 
+from doing import impatient
 from echod.gateway.limits import Bodies
 from echod.model.ids import VersionId
 from echofn.manifest import CronTrigger, Hmac, QueueTrigger, Verify, WebhookTrigger
+from server import PATIENCE_S
 from unit.gateway.kit import VERSION, Rig, Valkey, function, publish, serving, until
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "data/webhooks.json").read_text())
@@ -238,7 +240,7 @@ async def test_strangers_bodies_are_bounded_together_and_keep_no_caller_out(rig:
     _, held = await half_sent(rig, "/hooks/gh")
     await until(lambda: intake.strangers.size == 9000)
     reader, refused = await half_sent(rig, "/hooks/gh")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await reader.readline()).startswith(b"HTTP/1.1 503")
         assert b"retry-after: 1\r\n" in (await reader.readuntil(b"\r\n\r\n")).lower()
     assert rig.desk.counts.deliveries["gh.push", "busy"] == 1
@@ -605,11 +607,11 @@ async def test_a_bus_at_its_memory_limit_is_503_and_no_2xx(rig: Rig) -> None:
 
 async def test_a_bus_that_is_away_is_503_and_no_2xx(rig: Rig) -> None:
     headers = github(b"{}", X_GitHub_Delivery="d1")
-    with rig.valkey.paused():
+    with impatient(rig.bus), rig.valkey.paused():
         answer = await post(rig, "/hooks/gh", b"{}", headers)
         assert (answer.status_code, answer.json()["type"]) == (503, "urn:echod:problem:bus-away")
         assert (await post(rig, "/hooks/gh", b"{!", headers)).status_code == 401  # needs no bus
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while (await post(rig, "/hooks/gh", b"{}", headers)).status_code != 202:
             pass
     assert len((await rig.bus.jobs("gh.push"))[0]) == 1

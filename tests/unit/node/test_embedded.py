@@ -14,6 +14,7 @@ import pytest
 
 from echod.errors import Refused
 from echod.node.embedded import LOG, SOCKET, Embedded, find_binary
+from server import PATIENCE_S
 
 OWN = """
 import asyncio, os, sys
@@ -61,7 +62,7 @@ async def said(state: Path, *words: str) -> bytes:
 
 
 async def eventually(check: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not check():
             await asyncio.sleep(0.005)
 
@@ -98,7 +99,7 @@ async def test_it_is_started_again_when_it_dies_and_keeps_what_it_acknowledged(s
     os.kill(first, signal.SIGKILL)
     await eventually(lambda: server.pid not in {None, first})
     answer = b"-LOADING"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while answer.startswith(b"-LOADING"):
             try:
                 answer = await said(state, "GET", "key")
@@ -120,7 +121,7 @@ async def test_it_dies_with_an_owner_that_was_killed_and_the_next_one_starts_at_
     await owner.wait()
     heir = Embedded(state, find_binary(None, os.environ))
     await heir.start()
-    assert not alive(pid)
+    await eventually(lambda: not alive(pid))  # it has let go of the folder, and is in its last moments
     assert heir.pid != pid
     assert await said(state, "GET", "key") == b"kept"
     await heir.stop()

@@ -21,6 +21,7 @@ from echod.registry.archive import Archive, archived, pieces_of, version_of
 from echod.registry.peers import About
 from echod.registry.registry import Registry, Said
 from echofn.manifest import Function, LoadError, Manifest, Policy, QueueTrigger
+from server import PATIENCE_S
 
 
 def function_of(name: str) -> Function:
@@ -51,7 +52,7 @@ async def changed(registry: Registry) -> None:
     """Wait for the next change."""
     heard = asyncio.Event()
     forget = registry.on_change(heard.set)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await heard.wait()
     forget()
 
@@ -202,7 +203,7 @@ async def test_what_was_too_young_at_the_last_switch_leaves_the_disk_without_ano
     assert gone.exists()
     monkeypatch.setattr(folders, "KEPT_S", -1.0)
     registry.seen(active)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while gone.exists():
             await asyncio.sleep(0.01)
     assert await registry.folder(active.version)

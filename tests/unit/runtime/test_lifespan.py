@@ -77,13 +77,14 @@ def test_it_is_entered_once_and_left_when_the_worker_stops(shared: Base, source:
 def test_an_async_worker_leaves_it_after_its_last_run(shared: Base) -> None:
     worker = started(
         shared,
-        STARTED
-        + "async def f(payload, ctx):\n    print('runs')\n    await asyncio.sleep(0.1)\n    log.write(b'run ')\n",
+        STARTED + "import os\nasync def f(payload, ctx):\n    print('runs')\n"
+        "    while not os.path.exists('go'): await asyncio.sleep(0.002)\n    log.write(b'run ')\n",
     )
     worker.hand(job(), job())
     for _ in range(4):
         worker.read()  # both have begun
     worker.send(frames.Stop())
+    Path(shared.tmp, "go").touch()
     assert {type(worker.read()), type(worker.read())} == {frames.Ended}
     assert worker.end().status == 0
     assert lived(shared) == "enter run run leave "
@@ -127,7 +128,7 @@ def test_it_is_left_in_the_task_that_entered_it(shared: Base) -> None:
             open("lived", "w").write("left")
         async def f(payload, ctx):
             before = len(beats)
-            await asyncio.sleep(0.05)
+            while len(beats) < before + 4: await asyncio.sleep(0.001)
             return len(beats) - before
         """,
     )

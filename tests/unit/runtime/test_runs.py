@@ -425,8 +425,8 @@ def test_the_deadline_is_on_the_buss_clock_and_counts_from_the_runs_own_start(sh
         """
     )
     first, second = worker.run(job(timeout_ms=1_000), job(timeout_ms=1_000), now_ms=5_000_000)
-    assert 5_001_000 <= first.result < 5_001_050
-    assert first.result + 50 <= second.result < first.result + 5_000
+    assert 5_001_000 <= first.result < 5_060_000
+    assert first.result + 50 <= second.result < first.result + 60_000
 
 
 def test_progress_is_thinned_and_the_last_one_always_comes(shared: Base) -> None:
@@ -585,9 +585,9 @@ def test_an_alarm_goes_off_in_its_own_run_or_never(shared: Base) -> None:
         def f(payload):
             if payload == "set":
                 signal.signal(signal.SIGALRM, rings)
-                signal.setitimer(signal.ITIMER_REAL, 0.02)
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
                 return 1
-            time.sleep(0.05)
+            time.sleep(0.3)
             return 2
         """
     )

@@ -123,7 +123,7 @@ def test_the_bills_of_runs_side_by_side_add_up(shared: Base) -> None:
     answers = worker.run(*(job() for _ in range(4)))
     spent = max(answer.result for answer in answers) - before
     billed = sum(answer.ended.cpu_us for answer in answers if answer.ended) / 1e6
-    assert 0.2 <= billed <= spent + 0.02  # each alone would be billed nearly all of it: four times as much
+    assert 0.2 <= billed <= spent * 2  # each alone would be billed nearly all of it: four times as much
 
 
 def test_a_refusal_is_told_to_the_run_that_met_it(shared: Base) -> None:
@@ -256,7 +256,7 @@ def test_a_thread_of_a_handler_may_ask(shared: Base) -> None:
                 told.set()
             told = threading.Event()
             threading.Thread(target=look).start()
-            return told.wait(10)
+            return told.wait(60)
         """
     )
     first = worker.hand(job())
@@ -293,7 +293,7 @@ def test_an_async_handler_that_keeps_the_loop_busy_may_ask(shared: Base) -> None
         import time
         async def f(payload, ctx):
             print("runs")
-            end = time.monotonic() + 10
+            end = time.monotonic() + 60
             while time.monotonic() < end:
                 if ctx.cancelled: return "told"
             return "not told"

@@ -247,7 +247,7 @@ def test_a_tests_own_time_limit_outlives_the_runs_in_it(baking: Bus) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.5)
         baking.enqueue(bakery.knead, 1)
         baking.run_due()
-        assert rang.wait(5)
+        assert rang.wait(60)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -339,7 +339,7 @@ def test_the_server_ends_with_the_process_however_that_ends() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     server = int(ran.stdout)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while Path(f"/proc/{server}").exists() and time.monotonic() < end:
         time.sleep(0.01)
     assert not Path(f"/proc/{server}").exists()

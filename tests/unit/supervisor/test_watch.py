@@ -13,6 +13,7 @@ from echod.supervisor.quota import nameless_bytes, room
 from echod.supervisor.watch import LEFT, Excess, Strays, Watch, usage_of
 from echofn.processes import below
 from echofn.room import BYTES_A_FILE, used_bytes
+from server import PATIENCE_S
 
 ENOUGH = 1 << 30
 
@@ -72,7 +73,7 @@ async def test_past_the_limit_the_worker_is_ended_once_and_one_look_follows_a_sh
     (tmp_path / "big").write_bytes(b"x" * 100_000)
     watch.wake()
     watch.wake()
-    assert await asyncio.wait_for(ended.get(), 5) == Excess("tmp")
+    assert await asyncio.wait_for(ended.get(), PATIENCE_S) == Excess("tmp")
     assert ended.empty()
     watch.close()
 
@@ -91,7 +92,7 @@ async def test_while_something_runs_it_looks_again_and_after_that_no_more(tmp_pa
     looks: list[int] = []
     watch = Watch([lambda: looks.append(1)], over=lambda _: None, busy=busy)
     watch.wake()
-    await asyncio.wait_for(quiet.wait(), 5)
+    await asyncio.wait_for(quiet.wait(), PATIENCE_S)
     assert len(asked) == len(looks) == 3
     watch.close()
 
@@ -103,7 +104,7 @@ async def test_what_an_idle_look_sees_ends_the_worker_only_while_nothing_runs(tm
     over: list[bool] = []
     watch = Watch([lambda: over.append(False)], over=ended.put_nowait, busy=lambda: next(busy), idle=lambda: LEFT)  # type: ignore[func-returns-value]
     watch.wake()
-    assert await asyncio.wait_for(ended.get(), 5) is LEFT
+    assert await asyncio.wait_for(ended.get(), PATIENCE_S) is LEFT
     assert next(busy, None) is None  # busy, idle and then busy, idle
     assert len(over) == 1  # a look at what takes room and memory follows a run, and no more
     watch.close()
