@@ -201,6 +201,7 @@ UNPACKED = {  # what is written as many arguments at once: of a fixed length, or
     "include/serve": ["asked", "WANTED"],  # LANES_ASKED times five
     "jobs": ["BRIEF"],
     "occur": ["one, 1, 10"],
+    "pick": ["ASKED"],
     "settle": ["ENDING"],
 }
 

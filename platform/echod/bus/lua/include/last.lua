@@ -5,8 +5,6 @@ local LAST_TTL_MS = 600000
 
 local function rebuild(q, claimer, sequence)
   local last = redis.call('HMGET', last_key(q, claimer), 'seq', 'refused', 'ids', 'holder', 'at', 'blocked', 'retry')
-  -- One that comes after a later one was on its way too long: its caller has long had its answer.
-  if last[1] and tonumber(sequence) < tonumber(last[1]) then return {now, {}, {}, false, false, is_limited(q)} end
   if last[1] ~= sequence then return nil end
   local jobs = {}
   for id, turn in string.gmatch(last[3], '([^%s:]+):?(%d*)') do
