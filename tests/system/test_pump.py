@@ -85,7 +85,6 @@ class Node:
 @asynccontextmanager
 async def joined(server: Server, folder: Path, *, driven: bool = False) -> AsyncIterator[Node]:
     bus = await Bus.open(server.address, driven=driven)
-    bus.link.patience_s = 10.0
     try:
         await bus.join(NodeId(branded("NOD", next(_numbers))))
         yield Node(bus, folder)
