@@ -12,6 +12,7 @@ import pytest
 from playwright.async_api import Browser, Page, Response, async_playwright, expect
 
 from browser.preview import previewing
+from echod.bus import link
 from unit.gateway.kit import Rig, Valkey, serving
 
 FLAGS = (
@@ -81,10 +82,10 @@ def opened(browser: Browser) -> Opener:
 
 
 @pytest.fixture
-async def rig(server: Valkey) -> AsyncIterator[Rig]:
+async def rig(server: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """The real gateway over a real bus; the test itself plays the workers."""
+    monkeypatch.setattr(link, "CALL_TIMEOUT_S", 10.0)  # a busy machine is no bus that is away
     async with serving(server) as rig:
-        rig.bus.link.patience_s = 10.0  # a busy machine is no bus that is away, which a page would complain about
         yield rig
 
 

@@ -901,6 +901,7 @@ async def test_a_run_goes_on_while_the_bus_is_away_and_is_settled_after(
     async with make(function("act", timeout_ms=120_000)) as node:
         job_id = await node.mint("act", {"do": "mark", "file": str(log), "until": str(go)})
         await node.running_job("act", job_id)
+        node.bus.link.patience_s = 0.8  # as it is shipped
         with server.paused():
             go.touch()
             await node.until(lambda: node.workers("act")["busy"] == 0)

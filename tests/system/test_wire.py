@@ -27,7 +27,6 @@ QUICK = Bounds(head_s=0.4, body_s=0.5, body_rate=1000, linger_s=0.3, head_bytes=
 @pytest.fixture
 async def rig(server: Valkey) -> AsyncIterator[Rig]:
     async with serving(server) as rig:
-        rig.bus.link.patience_s = 10.0  # here it is the wire that is tried
         yield rig
 
 

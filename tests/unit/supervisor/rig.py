@@ -217,7 +217,6 @@ async def rig(
     """A running node that serves `source`."""
     bus = await Bus.open(address)
     outside = await Bus.open(address)
-    outside.link.patience_s = 30.0  # whoever looks on is no part of what is tried: a hiccup of the machine is no answer
     await bus.join(NodeId(options.get("node", "NOD00000000001")))
     await outside.join(NodeId("NOD00000000099"))
     shelf = Shelf(folder / "versions")
