@@ -242,7 +242,7 @@ class KeyRules(Owned):
             return
         sent = [child for _, child in self.children.values()]
         if swept:
-            sent = self.do(self.bus.sweep_out("f"))
+            sent, _ = self.do(self.bus.sweep_out("f"))
             after_ms = self.now_ms()
             for since_ms, child in self.children.values():
                 # Of a clock that went back nothing is known: at once.

@@ -399,19 +399,4 @@ async def test_a_bell_popped_for_a_claim_whose_reply_comes_late_is_answered(bus:
     await mint(bus)
     assert await bus.ring_wait(PATIENCE_S) == "f"
     assert len(await claim(bus, 1)) == 1
-<<<<<<< Updated upstream
     assert await bus.ring_wait(PATIENCE_S) == "f"
-
-
-async def test_a_claim_that_was_on_its_way_for_too_long_takes_nothing(bus: Bus, server: Server) -> None:
-    await mint(bus, count=9)
-    call = {"claimer": ME, "want": 2, "lease_ms": LEASE_MS, "popped": 0, "begun": b"\x90"}
-    for sequence in (7, 8):
-        await bus.run("claim", "f", sequence=sequence, holder=f"h{sequence}", **call)
-    assert (await bus.run("claim", "f", sequence=7, holder="h7", **call))[2] == []
-    assert len(audit(server, "f").active) == 4
-    again = await bus.run("claim", "f", sequence=8, holder="h8", **call)
-    assert len(again[2]) == 2, "the last is rebuilt still"
-=======
-    assert await bus.ring_wait(5) == "f"
->>>>>>> Stashed changes

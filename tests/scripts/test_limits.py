@@ -689,3 +689,16 @@ def calls(server: Server) -> int:
     told = bytes(server.command("INFO", "commandstats"))  # type: ignore[call-overload]
     made = re.findall(r"cmdstat_(\w+):calls=(\d+)", told.decode())
     return sum(int(count) for name, count in made if name not in ("info", "evalsha"))
+
+
+async def test_a_lane_whose_own_limit_is_tighter_than_that_of_all_is_served_again(bus: Bus, server: Server) -> None:
+    """It is full with two, where the others are with five: each place that is free again counts."""
+    await code(bus, lane_concurrency=5)
+    await bus.set("f", {"concurrency": 2}, lane="a")
+    await mint(bus, lane="a", count=6)
+    jobs = await claim(bus, 9)
+    for _ in range(2):
+        assert (len(jobs), audit(server, "f").held) == (2, {"a"})
+        await settle(bus, [done(job) for job in jobs])
+        assert (list(audit(server, "f").ring), audit(server, "f").held) == (["a"], set())
+        jobs = await claim(bus, 9)

@@ -175,3 +175,18 @@ async def test_minutes_are_kept_for_two_hours_and_hours_for_eight_days(bus: Bus,
     assert families(server)["h"] == 1
     server.clock.advance(90_000)
     assert families(server)["h"] == 0
+
+
+async def test_a_young_child_gives_way_at_twice_the_bytes(bus: Bus, server: Server) -> None:
+    """Thirty seconds it stays for the sweep of its parent's `out`, but not to grow the archive without a bound."""
+    server.command("HSET", "emq:{f}:meta", "keep_count", 0, "keep_bytes", 3000)
+    ids = list[JobId]()
+    for _ in range(8):
+        ids += await mint(bus, payload=b"\xc5\x03\xe8" + bytes(1000), parent=bus.new_job_id())
+        await settle(bus, [done(job) for job in await claim(bus)])
+    server.clock.advance(11_000)
+    await bus.tick("f")  # no longer young, but a child
+    books = audit(server, "f")
+    assert list(books.done) == ids[-len(books.done) :]
+    assert 3000 < int(books.meta["ab"]) <= 6000
+    assert "cut" in books.meta

@@ -237,14 +237,14 @@ async def test_children_wait_in_out_until_they_are_cleared(bus: Bus, server: Ser
     child = Child("g", Mint(id=bus.new_job_id(), payload=b"\xff\x00", parent=job.id, lane="ü"))
     with server.clock.stopped():
         await settle(bus, [done(job, children=(child,))])
-        assert await bus.sweep_out("f") == []  # younger than a second
-        assert await bus.sweep_out("f", older_ms=0) == [child]
+        assert await bus.sweep_out("f") == ([], "")  # younger than a second
+        assert await bus.sweep_out("f", older_ms=0) == ([child], "")
     server.clock.advance(1001)
-    assert await bus.sweep_out("f") == [child]
+    assert await bus.sweep_out("f") == ([child], "")
     assert (await bus.beat(pump=True)).unsent == ("f",)
     await bus.mint(child.queue, [child.mint])
     await bus.clear_out("f", [child.mint.id])
-    assert await bus.sweep_out("f") == []
+    assert await bus.sweep_out("f") == ([], "")
     assert (await bus.beat(pump=True)).unsent == ()
 
 
@@ -257,14 +257,14 @@ async def test_children_of_a_settle_that_lies_ahead_by_the_clock_are_sent(bus: B
     child = Child("f", Mint(id=bus.new_job_id(), payload=b"", parent=job.id))
     await settle(bus, [done(job, children=(child,))])
     server.clock.advance(-86_400_000)
-    assert await bus.sweep_out("f") == [child]
+    assert await bus.sweep_out("f") == ([child], "")
 
 
 async def test_a_failed_run_leaves_no_children(bus: Bus) -> None:
     await mint(bus)
     job = await claim_one(bus)
     await settle(bus, [retry(job)])
-    assert await bus.sweep_out("f", older_ms=0) == []
+    assert await bus.sweep_out("f", older_ms=0) == ([], "")
 
 
 async def test_a_waiting_mint_is_told_only_at_the_end(bus: Bus, server: Server) -> None:

@@ -1,6 +1,7 @@
 """The pump on a real server whose clock the tests drive: exactly one outcome for each due instant, whatever happens."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from echod.bus import Bus
 from echod.bus.answers import RecurrenceRow
 from echod.bus.timing import TICK_LIMIT
+from echod.errors import BusError
 from echod.model.ids import NodeId, VersionId, branded
 from echod.model.job import Child, Done, Hold, Job, Mint, RunRecord
 from echod.pump.pump import Pump
@@ -548,7 +550,7 @@ async def test_children_that_a_dead_node_left_are_minted_once(node: Node, server
     await node.settle()
     await node.settle()
     assert sorted(job.id for job in await node.jobs("shop.child")) == sorted(child.mint.id for child in children)
-    assert await node.bus.sweep_out("shop.tick", older_ms=0) == []
+    assert await node.bus.sweep_out("shop.tick", older_ms=0) == ([], "")
 
 
 async def test_a_sleeping_pump_hears_of_an_earlier_instant(node: Node) -> None:
@@ -689,3 +691,26 @@ async def test_a_turn_over_many_queues_does_no_more_at_once_than_one_over_one(no
         more = report.more
     assert sum(promoted) == 1000
     assert max(promoted[1:]) <= TICK_LIMIT  # what the beat told is its own
+
+
+async def test_children_that_cannot_be_minted_hide_no_others(node: Node, server: Server) -> None:
+    """More of them than one part of `out` holds, for a queue that takes none; the others lie anywhere among them."""
+    parent = Mint(id=node.bus.new_job_id(), payload=b"\xc0")
+    await node.bus.mint("shop.tick", [parent])
+    claim = await node.bus.claim("shop.tick", "WRK1", 1, 15_000)
+    ids = [node.bus.new_job_id() for _ in range(1200)]
+    good = ids[::100]
+    children = tuple(Child("good" if id in good else "ill", Mint(id=id, payload=b"\xc0")) for id in ids)
+    hold = Hold(parent.id, claim.jobs[0].attempts, claim.jobs[0].holder)
+    now = node.bus.clock.now_ms()
+    done = Done(hold, RunRecord("WRK1", "DEP1", now, now), children=children)
+    await node.bus.settle("shop.tick", "WRK1", [done], lease_ms=15_000)
+    server.command("SET", "emq:{ill}:jobs", "no list of jobs")
+    server.clock.advance(2_000)
+    node.pump.heard(await node.bus.beat(pump=True))
+    for _ in range(10):  # more than `out` has parts
+        with contextlib.suppress(BusError):
+            await node.pump.turn()
+    assert sorted(job.id for job in await node.jobs("good")) == sorted(good)
+    assert server.command("HLEN", "emq:{shop.tick}:out") == 1200 - 12, "those that failed wait for the next beat"
+    assert not (await node.pump.turn()).more

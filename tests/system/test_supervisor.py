@@ -1003,7 +1003,7 @@ async def test_children_are_minted_under_the_ids_that_the_run_was_told(node: Rig
 
 
 async def _is_swept(node: Rig) -> bool:
-    return await node.outside.sweep_out("jobs.spread", older_ms=0) == []
+    return await node.outside.sweep_out("jobs.spread", older_ms=0) == ([], "")
 
 
 async def _is_done(node: Rig, job: str) -> bool:

@@ -187,19 +187,21 @@ class Working(Core):
         )
         return bool(reply == b"ok")
 
-    async def sweep_out(self, queue: str, *, older_ms: int = 1000) -> list[Child]:
-        """Children whose settle is at least that long ago and that nobody cleared. A bounded part of them.
+    async def sweep_out(self, queue: str, *, older_ms: int = 1000, cursor: str = "") -> tuple[list[Child], str]:
+        """Children whose settle is at least that long ago and that nobody cleared: a bounded part, from `cursor` on,
+        and the cursor of the next; "" begins, and is behind the last.
 
         Those too whose settle lies ahead: the clock went back, and they would wait until it is there again.
         """
         sent_ms = monotonic_ms()
-        time, setting, (_, stored) = await self.link.commands(
-            [("TIME",), ("GET", self.keys.clock), ("HSCAN", f"{self.base(queue)}out", 0, "COUNT", 500)]
+        time, setting, (following, stored) = await self.link.commands(
+            [("TIME",), ("GET", self.keys.clock), ("HSCAN", f"{self.base(queue)}out", cursor or 0, "COUNT", 500)]
         )
         now_ms = driven_ms(time, setting)
         self.clock.hear(now_ms, sent_ms)
         children = [child_of(stored[index]) for index in range(1, len(stored), 2)]
-        return [child for since_ms, child in children if not 0 <= now_ms - since_ms < older_ms]
+        old = [child for since_ms, child in children if not 0 <= now_ms - since_ms < older_ms]
+        return old, "" if following == b"0" else following.decode()
 
     async def clear_out(self, queue: str, ids: Sequence[JobId]) -> None:
         """These children are minted."""

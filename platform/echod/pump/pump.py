@@ -21,7 +21,7 @@ from echod.errors import BusFull
 from echod.pump.agenda import Agenda, rank_delay_s
 from echod.pump.convergence import converge
 from echod.pump.occurrences import Occurrences, Settled
-from echod.pump.outbox import sweep
+from echod.pump.outbox import Outbox
 from echod.registry.duty import LONGEST_SLEEP_S, Loop, Report
 from echod.registry.registry import Registry
 
@@ -41,10 +41,10 @@ class Pump:
         self._bus = bus
         self._registry = registry
         self._occurrences = Occurrences(bus, registry)
+        self._outbox = Outbox(bus)
         self._agenda = Agenda()
         self._delay_s = 0.0
         self._beat: TickAnswer | None = None  # the latest that no turn has seen yet
-        self._unsent: set[str] = set()
         self._converged: tuple[str, int] | None = None  # version and generation
         self._older: set[str] = set()  # queues with dues that wait for that
         self._converge_at_s = 0.0  # not before, after a full server refused it
@@ -57,7 +57,7 @@ class Pump:
             self._tick_in(queue, next_in_ms)
         self._tell(answer.tick)
         self._beat = answer.tick
-        self._unsent.update(answer.unsent)
+        self._outbox.heard(answer.unsent)
         if answer.tick.more:
             for queue in answer.queues:
                 self._agenda.bring_forward(queue, self._now_s())
@@ -89,7 +89,7 @@ class Pump:
         except BaseException:
             self._ask_again(ticks)
             raise
-        swept = await self._sweep()
+        swept = await self._outbox.sweep()
         did = {
             "changed": changed,
             "promoted": sum(tick.promoted for tick in ticks),
@@ -162,16 +162,6 @@ class Pump:
         self._tick_in(due.queue, settled.next_in_ms)
         return settled
 
-    async def _sweep(self) -> int:
-        """One part of each queue's `out`; a queue is done with when a part comes back empty."""
-        swept = 0
-        for queue in tuple(self._unsent):
-            count = await sweep(self._bus, queue)
-            swept += count
-            if not count:
-                self._unsent.discard(queue)
-        return swept
-
     def _tell(self, tick: TickAnswer) -> None:
         if tick.stepped_ms:
             _log.warning(
@@ -181,7 +171,7 @@ class Pump:
             _log.warning("leases.recovered", count=tick.recovered)
 
     def _report(self, did: dict[str, int]) -> Report:
-        if self._beat is not None or self._unsent:
+        if self._beat is not None or self._outbox:
             return Report(more=True, did=did)
         now_s, soonest_s = self._now_s(), self._agenda.soonest()
         sleep_s = LONGEST_SLEEP_S if soonest_s is None else soonest_s - now_s
