@@ -702,3 +702,41 @@ async def test_a_lane_whose_own_limit_is_tighter_than_that_of_all_is_served_agai
         await settle(bus, [done(job) for job in jobs])
         assert (list(audit(server, "f").ring), audit(server, "f").held) == (["a"], set())
         jobs = await claim(bus, 9)
+
+
+async def full_lanes_first(bus: Bus, server: Server) -> int:
+    """Lanes that started more than their new rate allows, more than one call judges: they are in the ring still, before
+    y and z with a job each; how many. No bell has rung: the queue might start nothing until just now."""
+    await bus.set("f", {"lane_rate": (5, 600_000), "rate": (600, 60_000)})
+    for _ in range(2):
+        for start in range(0, 600, 100):
+            await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"", lane=f"L{start + n}") for n in range(100)])
+    assert await rung(bus)
+    await settle(bus, [done(job) for job in await claim(bus, 600)])
+    await bus.set("f", {"lane_rate": (1, 600_000)})
+    await mint(bus, lane="y")
+    await mint(bus, lane="z")
+    assert not await rung(bus)
+    server.clock.advance(60_001)
+    seats = server.command("ZCARD", "emq:{f}:ring")
+    assert isinstance(seats, int)
+    return seats - 2
+
+
+async def test_a_claim_puts_a_hundred_full_lanes_aside_and_the_next_one_goes_on(bus: Bus, server: Server) -> None:
+    full = await full_lanes_first(bus, server)
+    assert full > 100
+    while full >= 100:
+        assert await blocked(bus) == ("capped", 20)
+        full -= 100
+        assert server.command("ZCARD", "emq:{f}:ring") == full + 2
+    assert (await claim_one(bus)).lane == "y"
+    audit(server, "f")
+
+
+async def test_turns_that_full_lanes_were_planned_for_are_told_to_another(bus: Bus, server: Server) -> None:
+    """Who claimed got less than it wanted, and takes the queue for empty."""
+    full = await full_lanes_first(bus, server)
+    assert by_lane(await claim(bus, full + 1)) == {"y": 1}
+    assert await rung(bus)
+    assert by_lane(await claim(bus, 9)) == {"z": 1}
