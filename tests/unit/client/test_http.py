@@ -518,7 +518,7 @@ def test_a_schedule_is_named_by_text(server: Server, name: Any) -> None:
 def test_what_is_no_id_is_not_asked_for(server: Server, id: str) -> None:
     with echod.Client(server.url) as client:
         for call in (client.job(id).refresh, client.job(id).result, client.job(id).cancel):
-            with pytest.raises(echod.Refused, match=rf"^no job {re.escape(repr(id))}; it may have been trimmed"):
+            with pytest.raises(echod.Refused, match=rf"^no job {re.escape(repr(id))}: it was never minted"):
                 call()
     assert server.requests == []
 

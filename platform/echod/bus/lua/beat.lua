@@ -1,5 +1,5 @@
 -- A node's beat: renew its number, ring again for queues whose news died, and, for a pump, tick and trim all queues.
--- KEYS    out global.nodes global.queues global.active global.wake
+-- KEYS    schedule later active repeat ring held windows out done dead global.nodes global.queues global.active global.wake
 -- ARGV    node number lease_ms pump limit roll expected_ms running told
 -- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms, names on the bell]
 -- ERRORS  LEASE the node number is another's now
