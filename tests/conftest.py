@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from echod.bus import link
+from echod.bus import link, park
 from server import PATIENCE_S, bus, server, shared_server
 
 __all__ = ["bus", "server", "shared_server"]
@@ -36,3 +36,4 @@ def patient_calls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """
     if request.path.relative_to(Path(__file__).parent).parts[0] not in AS_SHIPPED:
         monkeypatch.setattr(link, "CALL_TIMEOUT_S", PATIENCE_S)
+        monkeypatch.setattr(park, "WATCH_S", PATIENCE_S)
