@@ -21,8 +21,9 @@ import echod
 from audit import audit
 from doing import LEASE_MS, claim_one, hold, mint
 from echod.bus import Bus
+from echod.model.ids import NodeId
 from nodes import TOKEN, Node, run, until
-from server import Server
+from server import Server, running
 
 Make = Callable[..., Node]
 WORK = {"shop.py": "from echofn import queue\n\n\n@queue()\ndef pack(payload):\n    return len(payload)\n"}
@@ -417,14 +418,18 @@ def test_an_evicting_server_is_called_out_at_the_start_and_as_long_as_it_is(make
     assert "allkeys-lru" in node.said()
 
 
-async def test_a_pump_that_starts_on_a_server_just_back_takes_no_living_lease(
-    make: Make, bus: Bus, server: Server
-) -> None:
+async def test_a_pump_that_starts_on_a_server_just_back_takes_no_living_lease(make: Make) -> None:
     """A lease that was over while nobody could renew it: its holder has had no chance yet."""
-    await mint(bus)
-    job = await claim_one(bus)
-    await bus.extend("f", [hold(job)], LEASE_MS, begun=[hold(job)])
-    server.clock.advance(LEASE_MS + 1)
-    pump = make({}).launch("pump", "--bus", server.address, ECHOD_TOKEN=TOKEN)
-    until(lambda: "clock.stepped" in pump.said())
-    assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
+    async with running() as server:  # the tests' shared one has long been up
+        bus = await Bus.open(server.address)
+        bus.link.patience_s = 60.0
+        await bus.join(NodeId("NOD00000000001"))
+        await mint(bus)
+        job = await claim_one(bus)
+        await bus.extend("f", [hold(job)], LEASE_MS, begun=[hold(job)])
+        server.clock.advance(LEASE_MS + 1)
+        pump = make({}).launch("pump", "--bus", server.address, ECHOD_TOKEN=TOKEN)
+        until(lambda: "clock.stepped" in pump.said())
+        assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
+        pump.close()
+        await bus.close()

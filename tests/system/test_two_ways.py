@@ -267,7 +267,7 @@ REFUSED: dict[str, tuple[Call, str, str]] = {
     "no zone": (lambda c, f, w: c.enqueue("shop.same", 1, at="2026-01-01T00:00"), "ValueError", "at=: expected"),
     "an option that is none": (lambda c, f, w: c.enqueue("shop.same", 1, dealy=1), "TypeError", "did you mean delay=?"),
     "an unknown job": (lambda c, f, w: c.job("JOB00000000000").refresh(), "Refused", "no job 'JOB…'"),
-    "no id": (lambda c, f, w: c.job("").refresh(), "Refused", "no job ''; it may"),
+    "no id": (lambda c, f, w: c.job("").refresh(), "Refused", "no job '': it was never minted"),
     "a long id": (lambda c, f, w: c.job("J" * 99).result(), "Refused", "no job 'JJJ"),
     "a job of no function": (
         lambda c, f, w: c.job(c.enqueue("shop.same", 1).id, ""),
