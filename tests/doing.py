@@ -11,6 +11,7 @@ import pytest
 from echod.bus import Bus, link
 from echod.model.ids import JobId
 from echod.model.job import Claimed, Dead, Done, Error, Hold, Mint, Minted, Retry, RunRecord
+from server import Server
 
 ME = "WRK00000000001"
 SHIPPED_S = link.CALL_TIMEOUT_S  # how long users wait for a call; tests have more time (conftest.py)
@@ -88,3 +89,10 @@ def impatient(*buses: Bus) -> Iterator[None]:
         for bus in buses:
             patch.setattr(bus.link, "patience_s", SHIPPED_S)
         yield
+
+
+def commands(server: Server) -> int:
+    """Server commands so far, those of scripts too: a cost without the noise of the machine."""
+    info = server.command("INFO", "commandstats")
+    assert isinstance(info, bytes)
+    return sum(int(line.split("calls=")[1].split(",")[0]) for line in info.decode().splitlines() if "calls=" in line)

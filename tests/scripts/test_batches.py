@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from audit import audit
-from doing import LEASE_MS, ME, bury, claim, done, hold, mint, retry, settle
+from doing import LEASE_MS, ME, bury, claim, commands, done, hold, mint, retry, settle
 from echod.bus import Bus
 from echod.bus.rows import pack, verdict_row
 from echod.model.ids import JobId
@@ -378,13 +378,6 @@ async def test_a_queue_that_gathers_tells_how_old_its_oldest_is(bus: Bus, server
     await batched(bus, 3, WAIT_MS)
     (id,) = await mint(bus)
     assert (await bus.stats(["f"]))["f"].oldest_ms == int(audit(server, "f").rows[id][b"m"])
-
-
-def commands(server: Server) -> int:
-    """Server commands so far, those of scripts too: a cost without the noise of the machine."""
-    info = server.command("INFO", "commandstats")
-    assert isinstance(info, bytes)
-    return sum(int(line.split("calls=")[1].split(",")[0]) for line in info.decode().splitlines() if "calls=" in line)
 
 
 @pytest.mark.parametrize("verb", ["drain", "move"])

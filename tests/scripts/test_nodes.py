@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from audit import audit, open_books
-from doing import ME, claim, claim_one, mint
+from doing import ME, claim, claim_one, commands, mint
 from echod.bus import Bus
 from echod.bus.clock import IdMaker
 from echod.errors import BusUnfit, LeaseGone
@@ -318,17 +318,12 @@ async def test_a_new_queue_is_told_to_all(bus: Bus) -> None:
 
 
 async def test_queues_in_which_nothing_is_left_cost_a_beat_next_to_nothing(bus: Bus, server: Server) -> None:
-    def commands() -> int:
-        info = server.command("INFO", "commandstats")
-        assert isinstance(info, bytes)
-        return sum(int(line.split(b"calls=")[1].split(b",")[0]) for line in info.splitlines() if b"calls=" in line)
-
     costs = []
     for count in (10, 110):
         for number in range(count):
             await bus.configure(f"f{number}", Policy(), count)
         await bus.beat(pump=True)
-        before = commands()
+        before = commands(server)
         assert len((await bus.beat(pump=True)).queues) == count
-        costs.append(commands() - before)
+        costs.append(commands(server) - before)
     assert costs[1] - costs[0] <= 5 * 100

@@ -32,7 +32,7 @@ for _, name in ipairs(redis.call('LRANGE', g.wake, 0, -1)) do
   listed[name] = true
 end
 
--- Whether no clock has anything to do in it: of functions that were, and of most that are, at most times.
+-- Whether no clock has anything to do in it: nothing waits or runs there, and nothing is kept.
 local function is_at_rest(q)
   return redis.call('EXISTS', q.schedule, q.later, q.active, q['repeat'], q.ring, q.held, q.windows, q.out, q.done, q.dead) == 0
 end

@@ -5,7 +5,7 @@
 -- (absent: lane, s scheduled, a active, d done, x dead, c cancelled), r reason, d due, w pending since, a attempts, h holder,
 -- b attempt that was begun, st started, e ended, f failures, n losses before the start, x cancel asked, o result, er error,
 -- y history, z the last run (packed by the caller) of a job that ended with it, u unique key with its mode, ub the body
--- it was minted with, rt token of the operator's last call, pa parent, v pinned version, rv version of the last run,
+-- it was minted with, pa parent, v pinned version, rv version of the last run,
 -- oc occurrence, bh jobs of its recurrence that it waits for, nx the job that waits for it, wt channels of who waits (a line each),
 -- pg progress, sz bytes it counts for in the archive, lb log bytes, k counted among its lane's active jobs.
 local HISTORY_LIMIT = 50
