@@ -131,7 +131,7 @@ async def test_a_connection_that_breaks_while_it_waits_confirms_nothing(keen: Bu
 
 async def test_a_lost_script_is_loaded_and_a_lost_connection_made_anew(keen: Bus, disk: Server) -> None:
     await fsynced(keen, one(keen))
-    disk.command("SCRIPT", "FLUSH")
+    disk.command("FUNCTION", "FLUSH")
     await fsynced(keen, one(keen))
     disk.command("CLIENT", "KILL", "TYPE", "normal")
     await fsynced(keen, one(keen))

@@ -72,7 +72,7 @@ def _last(server: Server) -> dict[str, str]:
 
 async def test_scripts_that_were_flushed_are_loaded_again_although_memory_is_out(bus: Bus, full: Server) -> None:
     fill(full)
-    full.command("SCRIPT", "FLUSH")
+    full.command("FUNCTION", "FLUSH")
     await settle(bus, [done(await claim_one(bus))])
     assert len(audit(full, "f").done) == 1
 

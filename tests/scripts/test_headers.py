@@ -136,27 +136,45 @@ def test_every_verb_has_one_sentence_first() -> None:
 def test_production_takes_the_servers_time_and_nothing_drives_it() -> None:
     library = scripts.library()
     assert "clock" not in library
-    assert all(b"driven_clock" not in script.source and b"g.clock" not in script.source for script in library.values())
+    texts = [text for script in library.values() for text in (script.library, script.plain)]
+    assert not any(b"driven_clock" in text or b"g.clock" in text for text in texts)
 
 
 def test_the_time_is_read_in_one_place_and_a_driven_clock_is_added_there() -> None:
     assert [path.name for path in FILES if "'TIME'" in path.read_text()] == ["time.lua"]
     for name, script in scripts.library(driven=True).items():
-        assert script.source.count(b"ms = driven_clock(ms)") == (b"read_clock" in script.source), name
+        assert script.library.count(b"ms = driven_clock(ms)") == (b"read_clock" in script.library), name
 
 
 def test_settle_is_loaded_under_two_heads() -> None:
     library = scripts.library()
-    assert library["settle"].source.startswith(b"#!lua\n")
-    assert library["settle!"].source.startswith(b"#!lua flags=allow-oom\n")
-    assert library["mint"].source.startswith(b"#!lua\n")
-    assert library["occur"].source.startswith(b"#!lua\n")
+    for name, flag in {"settle": "", "settle!": "allow-oom", "mint": "", "occur": "", "check": "no-writes"}.items():
+        head = f"#!lua flags={flag}\n" if flag else "#!lua\n"
+        assert library[name].plain.startswith(head.encode()), name
+        assert library[name].library.endswith(f", flags = {{'{flag}'}}}}\n".encode() if flag else b"\nend}\n"), name
 
 
-def test_every_script_compiles(server: Server) -> None:
+def test_every_verb_loads_as_a_function_and_as_a_plain_script(server: Server) -> None:
     for library in (scripts.library(), scripts.library(driven=True)):
         for script in library.values():
-            assert server.command("SCRIPT", "LOAD", script.source) == script.sha
+            server.command("FUNCTION", "FLUSH")
+            assert server.command("FUNCTION", "LOAD", script.library) == script.function
+            assert server.command("SCRIPT", "LOAD", script.plain) == script.sha
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_what_functions_share_with_a_call_is_made_anew_in_each(name: str) -> None:
+    """Functions and constants stay; else a call would begin with what the last one, or its failure, left."""
+    text = scripts.compose(name, driven=True).library.decode()
+    defined, done = text.split("redis.register_function")
+    declared = re.findall(r"^local (?!function )([^=\n]+?)(?: =.*)?$", defined, re.MULTILINE)
+    names = [name for line in declared for name in line.split(", ")]
+    names += re.findall(r"^local function (\w+)", defined, re.MULTILINE)
+    assert len(set(names)) == len(names), "a name that is declared twice: functions in between know the first alone"
+    kept = [name for line in declared for name in line.split(", ") if not name.isupper()]
+    begun = re.findall(r"^(?!local )([a-z_][\w, ]*) = ", done, re.MULTILINE)
+    assert set(kept) <= {name for line in begun for name in line.split(", ")}
+    assert set(re.findall(r"^local ([A-Z][A-Z0-9_]*)", done, re.MULTILINE)) == set()
 
 
 def test_the_protocol_page_is_current() -> None:
@@ -201,7 +219,7 @@ UNPACKED = {  # what is written as many arguments at once: of a fixed length, or
     "include/serve": ["asked", "WANTED"],  # LANES_ASKED times five
     "jobs": ["BRIEF"],
     "occur": ["one, 1, 10"],
-    "pick": ["ASKED"],
+    "pick": ["asked"],
     "settle": ["ENDING"],
 }
 

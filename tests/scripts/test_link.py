@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from audit import audit
-from doing import LEASE_MS, ME, SHIPPED_S, claim, counted, done, impatient, mint, settle
+from doing import LEASE_MS, ME, SHIPPED_S, claim, claim_one, counted, done, impatient, mint, settle
 from echod.bus import Bus, address
 from echod.bus.bus import check_kind
-from echod.errors import BusAway, BusReadOnly, BusUnfit
-from echod.model.ids import JobId
+from echod.errors import BusAway, BusError, BusReadOnly, BusUnfit
+from echod.model.ids import JobId, NodeId
 from echod.model.job import Mint, Minted, Unique
 from server import PATIENCE_S, Server, running
 
@@ -125,7 +125,7 @@ async def joined(where: str, name: str = "NOD1") -> Bus:
 async def test_a_mint_whose_reply_is_lost_is_sent_again_and_makes_one_job(server: Server, proxy: Proxy) -> None:
     bus = await joined(proxy.address)
     await mint(bus, "warm")  # the script is loaded, so that the reply lost is the mint's own
-    proxy.lose_replies_to = b"EVALSHA"
+    proxy.lose_replies_to = b"FCALL"
     (id,) = await mint(bus)
     assert proxy.lost == 1
     assert audit(server, "f").lanes == {"-": [id]}
@@ -147,10 +147,10 @@ async def test_a_job_that_came_and_went_before_its_mint_was_sent_again_is_not_mi
         await other.purge("f", ran, ("done",))
 
     await mint(bus, "warm")
-    proxy.meanwhile, proxy.lose_replies_to = run_and_purge, b"EVALSHA"
+    proxy.meanwhile, proxy.lose_replies_to = run_and_purge, b"FCALL"
     with pytest.raises(BusAway, match="whether the job was minted"):
         await bus.mint_outside("f", Mint(id=bus.new_job_id(), payload=b"\xc0"))
-    proxy.lose_replies_to = b"EVALSHA"
+    proxy.lose_replies_to = b"FCALL"
     keyed = Mint(id=bus.new_job_id(), payload=b"\xc0", once=Unique("k", 3_600_000))
     assert await bus.mint_outside("f", keyed) == Minted(keyed.id)
     await run_and_purge()
@@ -167,7 +167,7 @@ async def test_a_child_whose_mint_cannot_be_known_is_swept_again(proxy: Proxy, s
 
     await mint(bus, "warm")
     child = Mint(id=bus.new_job_id(), payload=b"\xc0", parent=bus.new_job_id())
-    proxy.meanwhile, proxy.lose = step, b"EVALSHA"
+    proxy.meanwhile, proxy.lose = step, b"FCALL"
     assert await bus.mint_children("f", [child]) == []
     assert await bus.mint_children("f", [child]) == [child.id]
     assert list(audit(server, "f").rows) == [child.id]
@@ -184,10 +184,10 @@ async def test_a_claim_and_a_settle_whose_replies_are_lost_take_effect_once(serv
     bus = await joined(proxy.address)
     ids = await mint(bus, count=6)
     await settle(bus, [done(job) for job in await claim(bus, 1)])
-    proxy.lose_replies_to = b"EVALSHA"
+    proxy.lose_replies_to = b"FCALL"
     jobs = await claim(bus, 2)
     assert [job.id for job in jobs] == ids[1:3]
-    proxy.lose_replies_to = b"EVALSHA"
+    proxy.lose_replies_to = b"FCALL"
     following = await settle(bus, [done(job) for job in jobs], count=2)
     assert [job.id for job in following] == ids[3:5]
     assert proxy.lost == 2
@@ -240,7 +240,7 @@ async def test_verdicts_that_were_taken_are_not_sent_again_though_the_call_after
     with proxy.is_deaf(bus), pytest.raises(BusAway):
         await bus.settle("f", ME, [done(jobs[0])], count=0, lease_ms=LEASE_MS)
     await bus.stats(["f"])  # it is connected again
-    proxy.deafens = bus.scripts["claim"].sha
+    proxy.deafens = bus.scripts["claim"].function
     with impatient(bus), pytest.raises(BusAway):
         await bus.settle("f", ME, [done(jobs[0])], count=2, lease_ms=LEASE_MS)
     answer = await bus.settle("f", ME, [done(jobs[0])], count=2, lease_ms=LEASE_MS)
@@ -297,7 +297,7 @@ async def test_a_write_of_a_schedule_whose_reply_is_lost_is_answered_the_same_an
         after.append(server.command("HGETALL", "emq:{f}:repeat:r"))
 
     proxy.meanwhile = meanwhile
-    proxy.lose_replies_to = bus.scripts[script.decode()].sha
+    proxy.lose_replies_to = bus.scripts[script.decode()].function
     assert await call() == expected
     assert proxy.lost == 1
     assert server.command("HGETALL", "emq:{f}:repeat:r") == after[0]
@@ -399,14 +399,14 @@ async def test_a_server_that_is_killed_and_comes_back_is_used_again(tmp_path: Pa
         await bus.close()
 
 
-async def test_a_lost_script_cache_is_loaded_again_under_load(bus: Bus, server: Server) -> None:
+async def test_lost_functions_are_loaded_again_under_load(bus: Bus, server: Server) -> None:
     ids = []
     for number in range(60):
         if number % 3 == 0:
-            server.command("SCRIPT", "FLUSH")
+            server.command("FUNCTION", "FLUSH")
         ids += await mint(bus)
     jobs = await claim(bus, 60)
-    server.command("SCRIPT", "FLUSH")
+    server.command("FUNCTION", "FLUSH")
     await settle(bus, [done(job) for job in jobs])
     assert sorted(job.id for job in jobs) == sorted(ids)
     assert await counted(bus, "done") == 60
@@ -653,3 +653,58 @@ async def test_killed_between_mint_and_settle_every_job_is_in_one_place(server: 
     assert await counted(buses[0], "done") == len(books.done)
     for bus in buses:
         await bus.close()
+
+
+def libraries(server: Server) -> set[bytes]:
+    listed = server.command("FUNCTION", "LIST")
+    assert isinstance(listed, list)
+    return {library[1] for library in listed}
+
+
+async def test_what_another_version_left_goes_when_nobody_else_is_there(bus: Bus, server: Server) -> None:
+    """A straggler of the other version loads its verbs again; what is not ours stays."""
+    of_another = b"echod_claim_0123456789abcdef"
+    for name in (of_another, b"theirs"):
+        code = f"#!lua name={name.decode()}\nredis.register_function('{name.decode()}', function() return 1 end)"
+        server.command("FUNCTION", "LOAD", "REPLACE", code)
+    await mint(bus)
+    try:
+        other = await Bus.open(server.address)
+        await other.join(NodeId("NOD2"))
+        assert {of_another, b"theirs"} <= libraries(server)
+        await bus.leave()
+        await other.leave()
+        await other.join(NodeId("NOD2"))
+        assert of_another not in libraries(server)
+        assert {b"theirs", other.scripts["mint"].function} <= libraries(server)
+        await other.close()
+    finally:
+        server.command("FUNCTION", "DELETE", "theirs")
+
+
+async def test_who_may_not_load_functions_is_served_by_plain_scripts(server: Server) -> None:
+    server.command("FUNCTION", "FLUSH")
+    server.command("ACL", "SETUSER", "default", "-function|load", "-function|list")
+    try:
+        bus = await Bus.open(server.address)
+        await bus.join(NodeId("NOD1"))
+        await mint(bus)
+        await settle(bus, [done(await claim_one(bus))])
+        assert await counted(bus, "done") == 1
+        await bus.close()
+    finally:
+        server.command("ACL", "SETUSER", "default", "+function")
+    assert libraries(server) == set()
+    audit(server, "f")
+
+
+async def test_a_call_that_fails_half_way_leaves_nothing_to_the_next(bus: Bus, server: Server) -> None:
+    """What the server keeps of a verb are functions; a key of another type stops a claim between two of its writes."""
+    await mint(bus, count=3)
+    server.command("SET", "emq:{f}:active", "no set")
+    with pytest.raises(BusError, match="WRONGTYPE"):
+        await claim(bus, 3)
+    server.command("DEL", "emq:{f}:active")
+    await mint(bus, "g", count=3)
+    assert len(await claim(bus, 2, "g")) == 2
+    audit(server, "g")

@@ -263,7 +263,7 @@ async def test_callers_of_one_turn_share_a_call(bus: Bus, server: Server) -> Non
     assert answers == [[Minted(one.id)] for one in mints]
     stats = server.command("INFO", "commandstats")
     assert isinstance(stats, bytes)
-    calls = [line for line in stats.decode().splitlines() if line.startswith("cmdstat_evalsha:")]
+    calls = [line for line in stats.decode().splitlines() if line.startswith("cmdstat_fcall:")]
     assert calls
     assert int(calls[0].split("calls=")[1].split(",")[0]) <= 2  # twice where the script was not loaded yet
 

@@ -43,7 +43,7 @@ async def occur(bus: Bus, due_ms: int, revision: int = 1, next_ms: int | None = 
 async def calls(bus: Bus) -> int:
     """How many scripts the server has run."""
     stats = (await bus.link.command("INFO", "commandstats")).decode()
-    return int(stats.split("cmdstat_evalsha:calls=")[1].split(",")[0])
+    return int(stats.split("cmdstat_fcall:calls=")[1].split(",")[0])
 
 
 async def test_a_recurrence_is_created_then_the_same_then_changed(bus: Bus) -> None:

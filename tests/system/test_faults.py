@@ -106,11 +106,11 @@ def test_a_node_that_starts_on_a_full_server_works_it_off(make: Make, own: Serve
 
 
 def refuse(server: Server) -> None:
-    server.command("ACL", "SETUSER", "default", "-evalsha")
+    server.command("ACL", "SETUSER", "default", "-fcall")
 
 
 def permit(server: Server) -> None:
-    server.command("ACL", "SETUSER", "default", "+evalsha")
+    server.command("ACL", "SETUSER", "default", "+fcall")
 
 
 def lock(server: Server) -> None:
@@ -225,7 +225,7 @@ def unblocked(server: Server) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Server], Any], Callable[[Server], Any]]] = {
-    "scripts flushed": (lambda own: own.command("SCRIPT", "FLUSH"), lambda own: None),
+    "scripts flushed": (lambda own: own.command("FUNCTION", "FLUSH"), lambda own: None),
     "connections killed": (killed, lambda own: None),
     "unblocked": (unblocked, lambda own: None),
     "replica": (
@@ -246,7 +246,7 @@ def calls(server: Server) -> int:
     """Calls that came from clients, refused ones too: of scripts, of pops, and of connections that were made anew."""
     told = server.command("INFO", "commandstats")
     assert isinstance(told, bytes)
-    found = re.findall(r"cmdstat_(?:evalsha|blpop|ping|subscribe):calls=(\d+).*?rejected_calls=(\d+)", told.decode())
+    found = re.findall(r"cmdstat_(?:fcall|blpop|ping|subscribe):calls=(\d+).*?rejected_calls=(\d+)", told.decode())
     return sum(int(count) for counts in found for count in counts)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from echod.bus import keys as key_names
 from echod.bus.clock import BusClock, IdMaker, StepWatch
 from echod.bus.link import Link
-from echod.bus.scripts import Script, library
+from echod.bus.scripts import PREFIX, Script, library
 from echod.bus.wire import Argument
 from echod.errors import BusError, BusFull
 
@@ -77,6 +77,11 @@ class Core:
                     self.scripts["relieve"], self.keys_of(None), [RELIEF_ROWS]
                 )
                 await asyncio.sleep(RELIEF_PAUSE_S if trimmed else RELIEF_REST_S)
+
+    async def libraries(self) -> frozenset[bytes]:
+        """Verbs that the server has, of any version of this program."""
+        found = await self.link.command("FUNCTION", "LIST", "LIBRARYNAME", f"{PREFIX}*")
+        return frozenset(library[1] for library in found)
 
     async def close(self) -> None:
         """End what runs beside the calls."""

@@ -19,7 +19,7 @@ import msgspec
 
 from echod.bus import link
 from echod.bus.address import Address
-from echod.bus.faults import code_of, translate
+from echod.bus.faults import translate
 from echod.bus.scripts import Script
 from echod.bus.wire import Argument, Wire
 from echod.errors import BusAway, EchodError, NotDurable
@@ -45,12 +45,11 @@ class _Call(msgspec.Struct):
     resent: list[Argument]
     deadline: float
     outcome: asyncio.Future[Outcome]
-    was_sent: bool = False
+    may_have_run: bool = False
 
-    def command(self) -> tuple[Argument, ...]:
-        sent_before, self.was_sent = self.was_sent, True
-        arguments = self.resent if sent_before else self.arguments
-        return (b"EVALSHA", self.script.sha, 2, *self.keys, *arguments)
+    def command(self, wire: Wire) -> tuple[Argument, ...]:
+        arguments = self.resent if self.may_have_run else self.arguments
+        return (*self.script.call(wire.as_plain), *self.keys, *arguments)
 
 
 class Durable:
@@ -155,19 +154,24 @@ async def _check_append_only(wire: Wire) -> None:
 
 async def _sent(wire: Wire, calls: list[_Call]) -> list[Any]:
     """The calls' replies, errors among them; a script that the server lost is loaded, once."""
-    replies = await asyncio.gather(*[wire.send(*call.command(), timeout_s=link.CALL_TIMEOUT_S) for call in calls])
-    lost = [index for index, reply in enumerate(replies) if _is_lost(reply)]
+
+    async def sent(calls: list[_Call]) -> list[Any]:
+        trips = [wire.send(*call.command(wire), timeout_s=link.CALL_TIMEOUT_S) for call in calls]
+        try:
+            return await asyncio.gather(*trips)
+        except BusAway:
+            for call in calls:
+                call.may_have_run = True
+            raise
+
+    replies = await sent(calls)
+    lost = [index for index, reply in enumerate(replies) if link.is_lost(reply)]
     if lost:
-        for source in {calls[index].script.source for index in lost}:
-            wire.send(b"SCRIPT", b"LOAD", source, timeout_s=link.CALL_TIMEOUT_S)
-        again = [wire.send(*calls[index].command(), timeout_s=link.CALL_TIMEOUT_S) for index in lost]
-        for index, reply in zip(lost, await asyncio.gather(*again), strict=True):
+        for script in {calls[index].script.name: calls[index].script for index in lost}.values():
+            await link.load(wire, script, link.CALL_TIMEOUT_S)
+        for index, reply in zip(lost, await sent([calls[index] for index in lost]), strict=True):
             replies[index] = reply
     return replies
-
-
-def _is_lost(reply: Any) -> bool:
-    return isinstance(reply, hiredis.ReplyError) and code_of(reply) == "NOSCRIPT"
 
 
 def _fail(calls: list[_Call], error: EchodError) -> None:

@@ -56,6 +56,29 @@ async def connect(address: addresses.Address, factory: Callable[[], Wire]) -> Wi
     return wire
 
 
+def is_lost(reply: Any) -> bool:
+    """Whether the server does not have the verb that was called."""
+    return isinstance(reply, hiredis.ReplyError) and (
+        code_of(reply) == "NOSCRIPT" or str(reply) == "ERR Function not found"
+    )
+
+
+async def load(wire: Wire, script: Script, timeout_s: float) -> Any:
+    """Load a verb; an error reply where the server takes it in neither form.
+
+    A function needs memory, and a right of its own in an ACL; where either is missing, this connection calls the verb
+    as a plain script from now on.
+    """
+    if script.function not in wire.as_plain:
+        reply = await wire.send(b"FUNCTION", b"LOAD", script.library, timeout_s=timeout_s)
+        if not isinstance(reply, hiredis.ReplyError) or str(reply).endswith("already exists"):
+            return script.function
+        if code_of(reply) not in ("OOM", "NOPERM"):
+            return reply
+        wire.as_plain.add(script.function)
+    return await wire.send(b"SCRIPT", b"LOAD", script.plain, timeout_s=timeout_s)
+
+
 class Pauses:
     """Waits between attempts: doubling with jitter, bounded."""
 
@@ -127,33 +150,27 @@ class Link:
     async def script(
         self, script: Script, keys: tuple[str, str], arguments: list[Argument], resent: list[Argument] | None = None
     ) -> Any:
-        """A script's reply; loaded anew where the server lost it.
+        """A script's reply; loaded where the server does not have it.
 
-        `resent`: the arguments of every send but the first.
+        `resent`: the arguments once it may have run and its reply was lost.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.patience_s
-        sent = False
+        may_have_run = False
         while True:
-            call = (b"EVALSHA", script.sha, 2, *keys, *(resent if sent and resent else arguments))
             wire = await self._wire_before(deadline)
             left = max(deadline - loop.time(), 0.001)
-            sent = True
+            given = resent if may_have_run and resent else arguments
             try:
-                reply = await wire.send(*call, timeout_s=left)
-                if isinstance(reply, hiredis.ReplyError) and code_of(reply) == "NOSCRIPT":
-                    # Both in one trip: a cache that is flushed between them costs another round, never an effect.
-                    wire.send(b"SCRIPT", b"LOAD", script.source, timeout_s=left)
-                    reply = await wire.send(*call, timeout_s=left)
-                    if (
-                        isinstance(reply, hiredis.ReplyError)
-                        and code_of(reply) == "NOSCRIPT"
-                        and loop.time() < deadline
-                    ):
+                reply = await wire.send(*script.call(wire.as_plain), *keys, *given, timeout_s=left)
+                if is_lost(reply) and loop.time() < deadline:
+                    reply = await load(wire, script, left)
+                    if not isinstance(reply, hiredis.ReplyError):
                         continue
             except BusAway:
                 if loop.time() >= deadline - 0.001:
                     raise
+                may_have_run = True
                 continue
             if isinstance(reply, hiredis.ReplyError):
                 self._refuse(wire, reply)

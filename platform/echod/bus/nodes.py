@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from echod.bus.answers import Active, BeatAnswer, NodeRow, TickAnswer, Told
 from echod.bus.clock import NODE_LEASE_MS, monotonic_ms
 from echod.bus.timing import Timing, roll
-from echod.errors import BusAway, LeaseGone
+from echod.errors import BusAway, BusUnfit, LeaseGone
 from echod.model.ids import JobId, NodeId, VersionId
 
 BEAT_LIMIT = 500
@@ -27,12 +28,20 @@ class Nodes(Timing):
         self.on_unheard: Callable[[], None] = lambda: None  # the bell has rung, and nobody has popped it yet
 
     async def join(self, node: NodeId, *, info: bytes = b"") -> None:
-        """Lease a node number. Raises BusUnfit when none is free."""
+        """Lease a node number. Raises BusUnfit when none is free.
+
+        Who is alone deletes verbs that another version of this program has left; a straggler's are loaded again.
+        """
         sent_ms = monotonic_ms()
         now_ms, number = await self.run("join", node=node, lease_ms=NODE_LEASE_MS, info=base64.b64encode(info))
         self.clock.hear(now_ms, sent_ms)
         self.ids.lease(number, sent_ms)
         self._node = (node, number, info)
+        if len(await self.nodes()) == 1:
+            with contextlib.suppress(BusUnfit):  # an ACL
+                ours = {script.function for script in self.scripts.values()}
+                for name in await self.libraries() - ours:
+                    await self.link.command("FUNCTION", "DELETE", name)
 
     async def leave(self) -> None:
         """Give the number back; no ids are made from here on."""

@@ -12,9 +12,10 @@ _PREFACE = """# The bus protocol
 Generated from the headers in `platform/echod/bus/lua/`, with [the states](states.md), by
 `python -m echod.bus.protocol`; a test keeps it current.
 
-A verb is one script: `EVALSHA <sha> 2 emq:{queue}: emq:{~}: <arguments in the order of ARGV>`. All keys of a queue are
-its base and a name; `global.…` are names under the second base. Every verb may be sent again after a lost reply without
-a second effect.
+A verb is one function: `FCALL echod_<verb>_<digest> 2 emq:{queue}: emq:{~}: <arguments in the order of ARGV>`. Who
+misses it loads it; where the server takes no function (its memory is out, or an ACL forbids it), the same text is
+called as a plain script. All keys of a queue are its base and a name; `global.…` are names under the second base.
+Every verb may be sent again after a lost reply without a second effect.
 """
 
 _SEEDS = (

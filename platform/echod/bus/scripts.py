@@ -3,6 +3,11 @@
 A header names KEYS, ARGV, RETURNS, ERRORS, FLAGS and INCLUDE, one a line; other comment lines are prose. A script gets
 two keys, the queue's base and the global one, as `q` and `g`; each name in ARGV becomes a local of that name. What a
 header says and what the body uses is compared by a test.
+
+A verb is loaded as a function's library, since a plain script makes each of its functions anew in every call, which
+costs the server more than what they do (decision 0041). So what a file *defines* is made once, when it is loaded:
+functions, and constants, whose names are upper case. What it *does* is done in each call, in the order of the text; a
+variable that functions share with it begins anew there.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from importlib import resources
 
 import msgspec
@@ -19,6 +24,12 @@ from echod.bus.wire import Argument
 
 _FIELD = re.compile(r"-- (KEYS|ARGV|RETURNS|ERRORS|FLAGS|INCLUDE)\s+(.*)\Z")
 _DRIVEN_PLACE = "--<driven>"
+_DEFINITION = re.compile(
+    r"^(?:local )?function [^\n]* end$|^(?:local )?function [^\n]*\n(?:.*?\n)?end$|^local [A-Z][A-Z0-9_, ]* = [^\n]*$",
+    re.MULTILINE | re.DOTALL,
+)
+_LOCAL = re.compile(r"local ([\w, ]+) = ")
+PREFIX = "echod_"  # of every library and function of ours
 DRIVEN_ONLY = frozenset({"clock"})  # verbs that only a driven clock has
 
 
@@ -36,16 +47,22 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A script as it is loaded, under one head."""
+    """A verb as it is loaded, under one head: as a function's library, and as a plain script for who takes none."""
 
     name: str
     argv: tuple[str, ...]
-    source: bytes
-    sha: bytes
+    function: bytes
+    library: bytes
+    plain: bytes
+    sha: bytes  # of `plain`
 
     def bound(self, arguments: Mapping[str, Argument]) -> list[Argument]:
         """Arguments by name, as the header orders them."""
         return [arguments[name] for name in self.argv]
+
+    def call(self, as_plain: Container[bytes]) -> tuple[Argument, ...]:
+        """The command up to the keys. `as_plain`: functions that the server did not take."""
+        return (b"EVALSHA", self.sha, 2) if self.function in as_plain else (b"FCALL", self.function, 2)
 
 
 def parse(text: str) -> tuple[Header, str]:
@@ -105,15 +122,49 @@ def compose(name: str, *, freeing: bool = False, driven: bool = False) -> Script
     header, body = parse(read(name))
     flag = header.flags.split(" ")[0]
     two_heads = has_second_head(header)
-    head = "#!lua" if not flag or (two_heads and not freeing) else f"#!lua flags={flag}"
-    parts = [head, parse(read("include/keys"))[1], "local q, g = space(KEYS[1]), space(KEYS[2])"]
+    flags = flag if flag and (freeing or not two_heads) else ""
+    parts = [parse(read("include/keys"))[1], "local q, g = space(KEYS[1]), space(KEYS[2])"]
     if header.argv:
         parts.append(f"local {', '.join(header.argv)} = unpack(ARGV)")
     if two_heads:
-        parts.append(f"local memory_is_out = {'true' if freeing else 'false'}")
+        parts.append(f"local MEMORY_IS_OUT = {'true' if freeing else 'false'}")
     parts += [_included(include, driven=driven) for include in includes_of(header)]
-    raw = "\n".join([*parts, body]).encode()
-    return Script(name, header.argv, raw, hashlib.sha1(raw).hexdigest().encode())
+    defined, done = _parted("\n".join([*parts, body]))
+    plain = f"#!lua{' flags=' + flags if flags else ''}\n{defined}{done}".encode()
+    digest = hashlib.sha1(plain).hexdigest()
+    function = f"{PREFIX}{name}_{digest[:16]}"
+    listed = f", flags = {{'{flags}'}}" if flags else ""
+    registration = f"{{function_name = '{function}', callback = function(KEYS, ARGV)\n{done}end{listed}}}\n"
+    library = f"#!lua name={function}\n{defined}redis.register_function{registration}"
+    return Script(name, header.argv, function.encode(), library.encode(), plain, digest.encode())
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """What a verb's text defines, and what it does; a local that both of them name is declared in the first."""
+    defined = "\n".join(_DEFINITION.findall(text))
+    shared = set(re.findall(r"\w+", re.sub(r"--[^\n]*", "", defined)))
+    parts, done, end = list[str](), list[str](), 0
+
+    def do(text: str) -> None:
+        for line in text.splitlines():
+            if (found := _LOCAL.match(line)) and (names := _names(found[1])) & shared:
+                parts.append(f"local {', '.join(sorted(names & shared))}")
+                if alone := names - shared:
+                    done.append(f"local {', '.join(sorted(alone))}")
+                line = line.removeprefix("local ")
+            if line and not line.startswith("--"):
+                done.append(line)
+
+    for found in _DEFINITION.finditer(text):
+        do(text[end : found.start()])
+        parts.append(found[0])
+        end = found.end()
+    do(text[end:])
+    return "\n".join([*parts, ""]), "\n".join([*done, ""])
+
+
+def _names(listed: str) -> set[str]:
+    return set(listed.split(", "))
 
 
 def has_second_head(header: Header) -> bool:

@@ -30,6 +30,7 @@ class Wire(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
         self.closed: asyncio.Future[str] = self._loop.create_future()
+        self.as_plain: set[bytes] = set()  # verbs that the server did not take as functions
 
     def send(self, *command: Argument, timeout_s: float) -> asyncio.Future[Any]:
         """The reply to come: a value, or hiredis.ReplyError as a value. BusAway when the connection dies before it."""

@@ -86,7 +86,7 @@ async def _around(bus: Bus, address: str, server: dict[str, Any], told: dict[str
 
 
 async def _upon(bus: Bus, config: Config) -> AsyncIterator[Finding]:
-    """What echod keeps on the server: scripts, nodes, queues and their jobs."""
+    """What echod keeps on the server: its verbs, nodes, queues and their jobs."""
     there, scripts = await bus.loaded_scripts()
     yield Finding("scripts", "fine", f"{there} of {scripts} loaded; others are loaded when they are used")
     nodes = await bus.nodes()

@@ -141,7 +141,7 @@ async def test_a_body_over_its_bound_is_413(rig: Rig) -> None:
 async def test_few_calls_of_the_bus_mint_them(rig: Rig) -> None:
     def calls() -> int:
         told = str(rig.valkey.command("INFO", "commandstats"))
-        return int(told.split("cmdstat_evalsha:calls=")[1].split(",")[0])
+        return int(told.split("cmdstat_fcall:calls=")[1].split(",")[0])
 
     before = calls()
     assert (await post(rig, [{"function": "hello.any", "payload": n} for n in range(1000)])).status_code == 202

@@ -4,7 +4,7 @@
 -- RETURNS [looked at, [[what is wrong, id or lane]]]
 -- FLAGS   no-writes
 local faults, most = {}, tonumber(sample)
-local PLACES = {{'schedule', q.schedule}, {'active', q.active}, {'dead', q.dead}, {'done', q.done}}
+local places = {{'schedule', q.schedule}, {'active', q.active}, {'dead', q.dead}, {'done', q.done}}
 local PLACE_OF = {s = 'schedule', a = 'active', x = 'dead', d = 'done', c = 'done'}
 
 local function fault(what, which)
@@ -15,7 +15,7 @@ local function look_at_job(id)
   local row = redis.call('HMGET', job_key(q, id), 'm', 's', 'l')
   local lane = row[3] or '-'
   local found = {}
-  for _, place in ipairs(PLACES) do
+  for _, place in ipairs(places) do
     if redis.call('ZSCORE', place[2], id) then found[#found + 1] = place[1] end
   end
   if redis.call('ZSCORE', lane_key(q, lane), id) then found[#found + 1] = 'lane' end

@@ -48,9 +48,9 @@ local function rank_after(score, id)
   return low
 end
 
-local ASKED = {'m', 's', 'l', 'w', 'e', (cause ~= '' or match ~= '') and 'er' or nil}
+local asked = {'m', 's', 'l', 'w', 'e', (cause ~= '' or match ~= '') and 'er' or nil}
 local function is_meant(id)
-  local row = redis.call('HMGET', job_key(q, id), unpack(ASKED))
+  local row = redis.call('HMGET', job_key(q, id), unpack(asked))
   weigh(row[6])
   local state = row[2] or 'p'
   if not row[1] or not wanted[state] or (lane ~= '' and lane ~= (row[3] or '-')) then return false end

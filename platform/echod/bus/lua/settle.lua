@@ -14,7 +14,7 @@ mark_begun(q, cmsgpack.unpack(begun))
 
 local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or 3
 local refused, left, ended = {}, {}, 0
-local act = {}
+local ACT = {}
 
 local function measure(row, verdict)
   local started = verdict[6]
@@ -32,7 +32,7 @@ local function record(id, row, verdict, outcome, cause)
   return chronicle(past, {tonumber(row.a), outcome, cause, wait, verdict[5]})
 end
 
-function act.done(id, row, verdict)
+function ACT.done(id, row, verdict)
   measure(row, verdict)
   local children = verdict[9]
   if children then
@@ -44,7 +44,7 @@ function act.done(id, row, verdict)
   make_ended(q, id, 'd', row, result == '\192' and {'z', verdict[5]} or {'z', verdict[5], 'o', result})
 end
 
-function act.cancelled(id, row, verdict)
+function ACT.cancelled(id, row, verdict)
   local more = {}
   if verdict[5] then
     measure(row, verdict)
@@ -64,16 +64,16 @@ local function charge_run(cause)
   if cause == 'timeout' then count('timeouts') end
 end
 
-function act.dead(id, row, verdict)
+function ACT.dead(id, row, verdict)
   measure(row, verdict)
   charge_run(verdict[9])
   count('dead')
   make_ended(q, id, 'x', row, {'z', verdict[5], 'f', row.failures + 1, 'er', verdict[8]})
 end
 
-function act.retry(id, row, verdict)
-  if row.x then return act.cancelled(id, row, verdict) end
-  if row.failures + 1 > retries then return act.dead(id, row, verdict) end
+function ACT.retry(id, row, verdict)
+  if row.x then return ACT.cancelled(id, row, verdict) end
+  if row.failures + 1 > retries then return ACT.dead(id, row, verdict) end
   charge_run(verdict[9])
   count('retried')
   redis.call('HSET', job_key(q, id), 'st', verdict[6], 'f', row.failures + 1, 'er', verdict[8],
@@ -81,15 +81,15 @@ function act.retry(id, row, verdict)
   make_scheduled(q, id, now + verdict[10], 'retry', row.l, row.pr)
 end
 
-function act.delay(id, row, verdict)
-  if row.x then return act.cancelled(id, row, {verdict[1], id, 0, '', verdict[5], verdict[6], verdict[7], false}) end
+function ACT.delay(id, row, verdict)
+  if row.x then return ACT.cancelled(id, row, {verdict[1], id, 0, '', verdict[5], verdict[6], verdict[7], false}) end
   count('snoozed')
   redis.call('HSET', job_key(q, id), 'st', verdict[6], 'y', record(id, row, verdict, 'delay', ''))
   make_scheduled(q, id, now + verdict[8], 'snooze', row.l, row.pr)
 end
 
-function act.release(id, row, verdict)
-  if row.x then return act.cancelled(id, row, verdict) end
+function ACT.release(id, row, verdict)
+  if row.x then return ACT.cancelled(id, row, verdict) end
   make_pending(q, id, row.l, row.pr)
 end
 
@@ -110,13 +110,13 @@ for _, verdict in ipairs(cmsgpack.unpack(verdicts)) do
     left[#left + 1] = id
     local row = row_of(got)
     vacate(q, id, row.k, row.l)
-    act[verdict[1]](id, row, verdict)
+    ACT[verdict[1]](id, row, verdict)
   end
 end
 call_with('ZREM', q.active, left)
 if ended > 0 then
   file_archived(q)
-  trim_archive(q, 2 * ended, memory_is_out)
+  trim_archive(q, 2 * ended, MEMORY_IS_OUT)
 end
 
 local jobs, blocked, retry_in_ms = {}, false, false

@@ -3,6 +3,6 @@
 -- Unless it has children: they cannot be minted now and lie in `out`. So a queue whose children wait rests until they went.
 local RESTS_MS = 1000
 local function serve_within_memory(q, count, lease_ms, holder)
-  if memory_is_out and redis.call('EXISTS', q.out) == 1 then return {}, 'full', RESTS_MS end
+  if MEMORY_IS_OUT and redis.call('EXISTS', q.out) == 1 then return {}, 'full', RESTS_MS end
   return serve(q, count, lease_ms, holder)
 end

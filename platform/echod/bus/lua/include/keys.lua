@@ -1,9 +1,11 @@
 -- Key names: every key is a declared base plus a name; families (`job:`) take the id behind the colon.
-local SPACE = {__index = function(space, name)
+local function spelled(space, name)
   local key = space.base .. name
   rawset(space, name, key)
   return key
-end}
+end
+
+local SPACE = {__index = spelled}
 
 local function space(base) return setmetatable({base = base}, SPACE) end
 
