@@ -82,6 +82,13 @@ class Clock:
         """
         self._stands_ms = self.now_ms()
         self._follow()
+        # That it is near shows nothing yet: it ran past this very instant a moment ago.
+        seen_ms, end = self._read(), time.monotonic() + PATIENCE_S
+        while seen_ms is not None and time.monotonic() < end:
+            time.sleep(0.01)
+            before_ms, seen_ms = seen_ms, self._read()
+            if seen_ms == before_ms:
+                break
         try:
             yield
         finally:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from audit import audit
+from audit import audit, open_books
 from doing import LEASE_MS, ME, claim, claim_one, dead, done, hold, mint, retry, run, settle
 from echod.bus import Bus
 from echod.bus.operating import NO_LIMIT
@@ -303,7 +303,8 @@ async def test_switched_on_over_many_jobs_it_counts_in_steps_and_starts_nothing_
     for lane in "abc":
         for _ in range(2):
             await mint(bus, lane=lane, count=200)
-    await claim(bus, 900)
+    await claim(bus, 450)
+    await claim(bus, 450)
     await mint(bus, lane="d")
     await bus.set("f", {"lane_concurrency": 10})
     assert "judge" in audit(server, "f").meta
@@ -323,7 +324,8 @@ async def test_switched_off_all_held_lanes_are_back_in_bounded_steps(bus: Bus, s
         for each in range(2):
             mints = [Mint(id=bus.new_job_id(), payload=b"", lane=f"L{start + n}", priority=each) for n in range(100)]
             await bus.mint("f", mints)
-    await claim(bus, 700)
+    await claim(bus, 350)
+    await claim(bus, 350)
     assert len(audit(server, "f").held) == 700
     await bus.set("f", {"lane_concurrency": None})
     assert len(audit(server, "f").held) > 0, "one call must not judge them all"
@@ -711,8 +713,11 @@ async def full_lanes_first(bus: Bus, server: Server) -> int:
     for _ in range(2):
         for start in range(0, 600, 100):
             await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"", lane=f"L{start + n}") for n in range(100)])
-    assert await rung(bus)
-    await settle(bus, [done(job) for job in await claim(bus, 600)])
+    jobs: list[Claimed] = []
+    for _ in range(2):
+        assert await rung(bus)
+        jobs += await claim(bus, 300)
+    await settle(bus, [done(job) for job in jobs])
     await bus.set("f", {"lane_rate": (1, 600_000)})
     await mint(bus, lane="y")
     await mint(bus, lane="z")
@@ -740,3 +745,24 @@ async def test_turns_that_full_lanes_were_planned_for_are_told_to_another(bus: B
     assert by_lane(await claim(bus, full + 1)) == {"y": 1}
     assert await rung(bus)
     assert by_lane(await claim(bus, 9)) == {"z": 1}
+
+
+@pytest.mark.parametrize("how", ["a deploy", "the clock goes back"])
+async def test_what_is_judged_anew_meanwhile_waits_until_all_active_jobs_are_counted(
+    bus: Bus, server: Server, how: str
+) -> None:
+    """Else those that were not counted yet never are, and more start than may."""
+    await bus.configure("f", Policy(lane_rate="9000/h"), 1)
+    await bus.tick("f")
+    await mint(bus, count=400, lane="t")
+    assert len([job for _ in range(2) for job in await claim(bus, 200)]) == 400
+    await mint(bus, count=400, lane="t")
+    await bus.set("f", {"lane_concurrency": 300})
+    if how == "a deploy":
+        await bus.configure("f", Policy(lane_rate="9000/h", batch=3), 2)
+    else:
+        server.clock.advance(-5000)
+    while (await bus.tick("f")).more:
+        pass
+    assert await claim(bus, 10) == []
+    assert open_books(server, "f").of_lanes(":a") == {"t": "400"}

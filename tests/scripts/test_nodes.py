@@ -327,3 +327,16 @@ async def test_queues_in_which_nothing_is_left_cost_a_beat_next_to_nothing(bus: 
         assert len((await bus.beat(pump=True)).queues) == count
         costs.append(commands(server) - before)
     assert costs[1] - costs[0] <= 5 * 100
+
+
+async def test_a_beat_over_thousands_of_queues_is_many_calls(bus: Bus, server: Server) -> None:
+    """One call for all of them would keep everybody else waiting: none runs longer than a part of it takes."""
+    queues = [f"q{number:04}" for number in range(1100)]
+    await asyncio.gather(*[mint(bus, queue, in_ms=10_000) for queue in queues])
+    before = _calls(server)
+    answer = await bus.beat(pump=True)
+    assert _calls(server) - before >= 4
+    assert answer.queues == tuple(queues)
+    assert answer.next_in_ms.keys() == set(queues)
+    server.clock.advance(10_000)
+    assert (await bus.beat(pump=True)).tick.promoted == len(queues)

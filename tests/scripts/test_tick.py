@@ -566,3 +566,30 @@ async def test_after_a_restart_a_pump_that_has_just_come_takes_nothing_for_one_l
         assert (tick.recovered, tick.stepped_ms) == (0, stepped_ms)
     assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
     await newcomer.close()
+
+
+async def test_a_step_that_a_new_pump_sees_first_takes_no_lease_from_who_is_alive(bus: Bus, server: Server) -> None:
+    """It has no tick of its own to compare with: the last beat of any pump, which the bus keeps, tells it."""
+    await mint(bus, count=3)
+    jobs = await claim(bus, 3)
+    await bus.extend("f", [hold(job) for job in jobs], LEASE_MS, begun=[hold(job) for job in jobs])
+    await bus.beat(pump=True)
+    server.clock.advance(3_600_000)
+    late = await Bus.open(server.address)
+    await late.join(NodeId("NOD2"))
+    tick = (await late.beat(pump=True)).tick
+    assert (tick.stepped_ms, tick.recovered) == (-1, 0)
+    await settle(bus, [done(job) for job in jobs])
+    await late.close()
+
+
+async def test_a_pump_that_starts_beside_another_takes_what_was_lost_at_once(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    await claim(bus)
+    server.clock.advance(LEASE_MS - 1000)
+    await bus.beat(pump=True)
+    server.clock.advance(2000)
+    late = await Bus.open(server.address)
+    await late.join(NodeId("NOD2"))
+    assert (await late.beat(pump=True)).tick.recovered == 1
+    await late.close()

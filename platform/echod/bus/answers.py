@@ -63,6 +63,19 @@ class TickAnswer(msgspec.Struct, frozen=True):
     recovered: int = 0
     stepped_ms: int = 0  # how far the server's clock ran ahead of this pump's since its last tick; -1 after an outage
 
+    def and_more(self, later: TickAnswer) -> TickAnswer:
+        """Both, of other queues each, as of the later."""
+        soon = [each for each in (self.next_in_ms, later.next_in_ms) if each is not None]
+        return TickAnswer(
+            later.now_ms,
+            self.due + later.due,
+            min(soon, default=None),
+            self.more or later.more,
+            self.promoted + later.promoted,
+            self.recovered + later.recovered,
+            self.stepped_ms or later.stepped_ms,
+        )
+
 
 class Occurred(msgspec.Struct, frozen=True):
     """What became of one due instant.
@@ -105,6 +118,16 @@ class BeatAnswer(msgspec.Struct, frozen=True):
     queues: tuple[str, ...]
     next_in_ms: dict[str, int] = {}  # by queue, where there is a next event (with `pump`)
     unsent: tuple[str, ...] = ()  # queues with children in `out`: sweep them
+
+    def and_more(self, later: BeatAnswer) -> BeatAnswer:
+        """Both, of other queues each (one may be in both), as of the later."""
+        return msgspec.structs.replace(
+            later,
+            tick=self.tick.and_more(later.tick),
+            queues=tuple(sorted({*self.queues, *later.queues})),
+            next_in_ms=self.next_in_ms | later.next_in_ms,
+            unsent=tuple(dict.fromkeys((*self.unsent, *later.unsent))),
+        )
 
 
 class RecurrenceRow(msgspec.Struct, frozen=True):

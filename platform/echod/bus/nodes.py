@@ -81,10 +81,36 @@ class Nodes(Timing):
             return await self._beat(pump, running, told)
 
     async def _beat(self, pump: bool, running: Sequence[VersionId], told: Told) -> BeatAnswer:
+        """All queues, a few hundred in a call: one for all of thousands would keep everybody else waiting."""
+        answer = cursor = None
+        while cursor != b"0":
+            part, cursor = await self._beat_part(pump, running, told, cursor or b"0")
+            answer = part if answer is None else answer.and_more(part)
+        assert answer is not None
+        return answer
+
+    async def _beat_part(
+        self, pump: bool, running: Sequence[VersionId], told: Told, cursor: bytes
+    ) -> tuple[BeatAnswer, bytes]:
+        """From `cursor` on, and the cursor of what follows."""
         assert self._node is not None
         node, number, _ = self._node
         sent_ms = monotonic_ms()
-        now_ms, rank, nodes, active, queues, due, more, promoted, recovered, unsent, stepped, listed = await self.run(
+        (
+            now_ms,
+            rank,
+            nodes,
+            active,
+            queues,
+            due,
+            more,
+            promoted,
+            recovered,
+            unsent,
+            stepped,
+            listed,
+            following,
+        ) = await self.run(
             "beat",
             node=node,
             number=number,
@@ -95,6 +121,7 @@ class Nodes(Timing):
             expected_ms=self.steps.expected_ms() if pump else 0,
             running=msgspec.msgpack.encode(running),
             told=msgspec.msgpack.encode(told),
+            cursor=cursor,
         )
         self.clock.hear(now_ms, sent_ms)
         self.ids.lease(number, sent_ms)
@@ -122,7 +149,7 @@ class Nodes(Timing):
             tuple(sorted(names.values())),
             next_in_ms,
             tuple(names[name] for name in unsent),
-        )
+        ), following
 
     async def nodes(self) -> list[NodeRow]:
         """Nodes whose lease has not ended."""

@@ -1,13 +1,15 @@
 -- A node's beat: renew its number, ring again for queues whose news died, and, for a pump, tick and trim all queues.
--- KEYS    schedule later active repeat ring held windows out done dead global.nodes global.queues global.active global.wake
--- ARGV    node number lease_ms pump limit roll expected_ms running told
--- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms, names on the bell]
+-- KEYS    schedule later active repeat ring held windows out done dead global.nodes global.queues global.active global.wake global.hold
+-- ARGV    node number lease_ms pump limit roll expected_ms running told cursor
+-- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms, names on the bell, cursor]
 -- ERRORS  LEASE the node number is another's now
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows recover trim versions
 -- A pump's also forgets versions that nobody needs any more.
 -- Names that are on the bell while the caller's own pop is out: that pop may never have arrived.
--- Outside Cluster one call covers all queues; their bases are derived from the global one by the queue's name.
+-- A call looks at a few hundred queues, from `cursor` on ('0': the first); the one that answers '0' has looked at the last.
+-- Their bases are derived from the global one by the queue's name.
+local QUEUES_A_CALL = 200
 local mine = redis.call('HGET', g.nodes, number)
 mine = mine and cmsgpack.unpack(mine)
 if not mine or mine[1] ~= node then return redis.error_reply('LEASE node number ' .. number .. ' is not held by ' .. node) end
@@ -38,9 +40,13 @@ local function is_at_rest(q)
 end
 
 local stepped = note_step(tonumber(expected_ms))
+if pump == '1' then redis.call('HSET', g.hold, 'seen', now) end
 local queues, due, unsent = {}, {}, {}
 local promoted, recovered, more, budget = 0, 0, false, tonumber(limit)
-for _, name in ipairs(redis.call('HKEYS', g.queues)) do
+local scan = redis.call('HSCAN', g.queues, cursor, 'COUNT', QUEUES_A_CALL)
+local names = scan[2]
+for i = 1, #names, 2 do
+  local name = names[i]
   local q = space((string.gsub(g.base, '~}:$', name .. '}:')))
   local heal_in_ms = heal(q, listed[name])
   local next_in_ms = false
@@ -62,4 +68,4 @@ for _, name in ipairs(redis.call('HKEYS', g.queues)) do
 end
 if pump == '1' then collect_versions(VERSIONS_AT_ONCE) end
 local active = redis.call('HMGET', g.active, 'version', 'generation', 'at')
-return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped, redis.call('LLEN', g.wake)}
+return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped, redis.call('LLEN', g.wake), scan[1]}

@@ -1,7 +1,7 @@
 -- Drive the clock: read it, move it forward, stop it, let it run again; what runs keeps its lease.
 -- ARGV    action to_ms
 -- RETURNS [now_ms, frozen]
--- KEYS    active global.clock global.nodes global.queues
+-- KEYS    active global.clock global.hold global.nodes global.queues
 -- INCLUDE time news
 -- Loaded for a driven clock only (`dev --clock`, `echofn.testing`). `to` moves to an instant and never back; `start` stands
 -- still at any instant, on an empty bus. Each action may be sent again: none says by how much.
@@ -25,6 +25,7 @@ local function move_leases(by_ms)
     entry[2] = entry[2] + by_ms
     redis.call('HSET', g.nodes, nodes[i], cmsgpack.pack(entry))
   end
+  if redis.call('HEXISTS', g.hold, 'seen') == 1 then redis.call('HINCRBY', g.hold, 'seen', by_ms) end
 end
 
 local at_ms = now

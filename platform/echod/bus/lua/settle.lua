@@ -36,7 +36,12 @@ function ACT.done(id, row, verdict)
   measure(row, verdict)
   local children = verdict[9]
   if children then
-    for _, child in ipairs(children) do redis.call('HSET', q.out, child[1], text(now) .. child[2]) end
+    local kept = {}
+    for _, child in ipairs(children) do
+      kept[#kept + 1] = child[1]
+      kept[#kept + 1] = text(now) .. child[2]
+    end
+    call_with('HSET', q.out, kept)
   end
   count('done')
   ended = ended + 1

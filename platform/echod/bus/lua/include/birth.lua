@@ -1,6 +1,6 @@
 -- A new row and its place, in one step: what mint, occur and run-now have in common.
 -- KEYS job: schedule jobs meta global.queues
-local LARGE_BYTES = 8 * 1024  -- a thousand of them are as much as one claim hands out
+local LARGE_BYTES = 16 * 1024  -- as many as one claim hands out are as much as it hands out
 local function register(q, queue)
   if redis.call('HSETNX', g.queues, name_of(q), queue) == 1 then publish('queues', name_of(q)) end
 end

@@ -6,6 +6,7 @@
 -- `meta.coded` is what code says, `meta.hand` what an operator set: false where a limit of code's is lifted.
 local LANES_JUDGED, GATHERING_JUDGED = 200, 20  -- of lanes that gather, the first rows are read
 local NEXT_JUDGED = {active = 'windows 0', windows = 'later 0', later = 'held 0'}
+local PLACE_IN_LINE = {active = 1, windows = 2, later = 3, held = 4}
 local CLOCK_BACK_MS = 1000
 
 -- One that is active is counted in its lane, where that is not done; a lane that is thereby full leaves the ring.
@@ -46,7 +47,10 @@ local function judge_lanes(q)
   return policy.judge
 end
 
+-- Never past what an unfinished judgement has still to do: jobs that are not counted yet would stay so.
 local function judge_from(q, set)
+  local unfinished = string.match(policy_of(q).judge or '', '%a+')
+  if unfinished and PLACE_IN_LINE[unfinished] < PLACE_IN_LINE[set] then return end
   policy_of(q).judge = set .. ' 0'
   redis.call('HSET', q.meta, 'judge', set .. ' 0')
 end

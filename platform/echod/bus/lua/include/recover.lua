@@ -96,10 +96,15 @@ end
 -- lease more nothing is recovered. A pump that was merely silent is no reason: its own monotonic time passed as well.
 -- Nor are those held that ended before the outage can have begun: connections that break and come back would put recovery off
 -- for ever. One that is noted within the hold of another leaves `first` and what that held as they are.
+-- A pump at its first tick knows no time: where no pump has beaten for longer than they do, that is an outage, too.
 -- Answers the step in ms, -1 for an outage, 0 for none worth a word.
-local OUTAGE_STEP_MS = 2 ^ 50
+local OUTAGE_STEP_MS, SILENCE_MS = 2 ^ 50, 45000
 local function note_step(expected_ms)
-  if expected_ms == 0 then return 0 end
+  if expected_ms == 0 then
+    local seen = tonumber(redis.call('HGET', g.hold, 'seen'))
+    if not seen or now - seen <= SILENCE_MS then return 0 end
+    expected_ms = -seen
+  end
   local step, since = now - expected_ms, 0
   if expected_ms < 0 then step, since = OUTAGE_STEP_MS, -expected_ms end
   if step <= 1000 then return 0 end

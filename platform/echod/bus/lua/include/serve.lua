@@ -5,7 +5,7 @@
 -- MOST_BYTES of payloads at most, or the batch that goes beyond: who wanted more hears the bell again. A reply that took longer
 -- than a lease on its way would be claimed and lost for ever. `meta.large`: the queue has had payloads of which MOST_JOBS are
 -- too much.
-local MOST_JOBS, MOST_BYTES = 1000, 8 * 1024 * 1024
+local MOST_JOBS, MOST_BYTES = 500, 8 * 1024 * 1024
 local MOST_ASIDE = 100
 local WANTED = {'p', 'a', 'f', 'l', 'ln', 'd', 'm', 'v', 'oc', 'u'}
 
