@@ -219,17 +219,17 @@ async def test_a_call_of_occurrences_is_bounded_and_takes_effect_once_when_it_is
     "wrong",
     [
         5,
-        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1],  # at_ms
-        ["s", "1", FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1, FIRST_MS],
-        ["s", 1, FIRST_MS, 0.5, "JOB00000000009", "-", False, "missed", 1, FIRST_MS],
-        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", False, False, "missed", 1, FIRST_MS],
-        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "last", 1, FIRST_MS],
+        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1, FIRST_MS],  # last_ms
+        ["s", "1", FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1, FIRST_MS, FIRST_MS],
+        ["s", 1, FIRST_MS, 0.5, "JOB00000000009", "-", False, "missed", 1, FIRST_MS, FIRST_MS],
+        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", False, False, "missed", 1, FIRST_MS, FIRST_MS],
+        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "last", 1, FIRST_MS, FIRST_MS],
     ],
     ids=["no list", "short", "revision", "next", "lane", "drop"],
 )
 async def test_a_malformed_occurrence_settles_none_of_its_call(bus: Bus, server: Server, wrong: object) -> None:
     await write(bus)
-    good = ["r", 1, FIRST_MS, FIRST_MS + 1000, str(bus.new_job_id()), "-", False, "missed", 1, FIRST_MS]
+    good = ["r", 1, FIRST_MS, FIRST_MS + 1000, str(bus.new_job_id()), "-", False, "missed", 1, FIRST_MS, FIRST_MS]
     with pytest.raises(Refused, match=r"MALFORMED occurrence 2: .* none was settled"):
         await bus.run("occur", "f", occurrences=msgspec.msgpack.encode([good, wrong]))
     assert audit(server, "f").rows == {}
@@ -238,12 +238,22 @@ async def test_a_malformed_occurrence_settles_none_of_its_call(bus: Bus, server:
 
 async def test_a_drop_advances_with_a_counted_reason(bus: Bus, server: Server) -> None:
     await write(bus)
-    answer = await bus.occur("f", "r", 1, FIRST_MS, next_ms=FIRST_MS + 7000, job=None, drop="missed", dropped=7)
-    assert answer == Occurred("dropped")
-    again = await bus.occur("f", "r", 1, FIRST_MS, next_ms=FIRST_MS + 7000, job=None, drop="missed", dropped=7)
-    assert again.outcome == "already"
+    for outcome in ("dropped", "already"):
+        answer = await bus.occur(
+            "f",
+            "r",
+            1,
+            FIRST_MS,
+            next_ms=FIRST_MS + 7000,
+            job=None,
+            drop="missed",
+            dropped=7,
+            last_ms=FIRST_MS + 6000,
+        )
+        assert answer == Occurred(outcome)  # type: ignore[arg-type]
     found = await row(bus)
     assert (found.missed, found.skipped, found.next_ms) == (7, 0, FIRST_MS + 7000)
+    assert found.last_ms == FIRST_MS + 6000  # the newest of them: what is written later goes on after it
     assert await counted(bus, "missed") == 7
     assert audit(server, "f").rows == {}
 
@@ -330,9 +340,9 @@ async def test_a_paused_rule_is_silent_and_resumes_from_the_instant_given(bus: B
     assert (await bus.tick("f")).due == ()
     assert (await occur(bus, FIRST_MS)).outcome == "stale"
     assert (await row(bus)).paused
-    assert await bus.resume_recurrence("f", "r", FIRST_MS + 9000, skipped=8) == "ok"
+    assert await bus.resume_recurrence("f", "r", FIRST_MS + 9000, skipped=8, last_ms=FIRST_MS + 8000) == "ok"
     found = await row(bus)
-    assert (found.paused, found.next_ms, found.skipped) == (False, FIRST_MS + 9000, 8)
+    assert (found.paused, found.next_ms, found.skipped, found.last_ms) == (False, FIRST_MS + 9000, 8, FIRST_MS + 8000)
     assert await counted(bus, "skipped") == 8
     assert await bus.resume_recurrence("f", "r", FIRST_MS + 1, skipped=1) == "ok"  # sent again: nothing more
     assert (await row(bus)).next_ms == FIRST_MS + 9000

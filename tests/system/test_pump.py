@@ -340,6 +340,30 @@ async def test_a_rule_changed_from_a_last_that_moved_on_meanwhile_mints_no_insta
     assert (await node.row()).next_ms == ms("2026-06-01T13:30:00Z")
 
 
+async def test_two_changes_in_a_row_give_no_instant_a_second_outcome(node: Node, server: Server) -> None:
+    """Of what an outage missed or a pause skipped the newest is the last due, too."""
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("report", "0 * * * *", missed="skip")))
+    server.clock.set(ms("2026-06-01T20:30:00Z"))
+    await node.settle()
+    row = await node.row()
+    assert (row.missed, row.last_ms) == (8, ms("2026-06-01T20:00:00Z"))
+    await node.deploy(function(CronTrigger("report", "45 * * * *", missed="skip")))
+    await node.deploy(function(CronTrigger("report", "*/10 * * * *", missed="skip")))
+    assert (await node.row()).missed == 10  # the two of 20:10 and 20:20
+    assert await node.dues() == [ms("2026-06-01T20:30:00Z")]
+
+
+async def test_the_first_due_of_all_has_its_outcome_although_the_rule_is_changed_before_a_pump_looked(
+    node: Node, server: Server
+) -> None:
+    server.clock.set(ms("2026-06-01T12:30:00Z"))
+    await node.deploy(function(CronTrigger("report", "0 * * * *")))
+    server.clock.set(ms("2026-06-01T13:00:03Z"))
+    await node.deploy(function(CronTrigger("report", "*/15 * * * *")))
+    assert await node.dues() == [ms("2026-06-01T13:00:00Z")]
+
+
 async def test_nothing_fires_for_a_function_that_is_gone(node: Node, server: Server) -> None:
     server.clock.set(ms("2026-06-01T12:00:30Z"))
     await node.deploy(function(CronTrigger("", "* * * * *")), function(name="shop.other"))

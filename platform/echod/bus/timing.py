@@ -109,11 +109,20 @@ class Timing(Core):
         return await self._state(queue, name, "pause") == "ok"
 
     async def resume_recurrence(
-        self, queue: str, name: str, next_ms: int | None, *, skipped: int = 0, revision: int = 0
+        self,
+        queue: str,
+        name: str,
+        next_ms: int | None,
+        *,
+        skipped: int = 0,
+        last_ms: int | None = None,
+        revision: int = 0,
     ) -> Literal["ok", "unknown", "stale"]:
-        """On from `next_ms`; `skipped` instants fell into the pause. "stale": its rule is not of the `revision`
-        (0: any) that both were computed by."""
-        return await self._state(queue, name, "resume", next_ms=next_ms, skipped=skipped, revision=revision)
+        """On from `next_ms`; `skipped` instants fell into the pause, of which `last_ms` is the newest. "stale": its
+        rule is not of the `revision` (0: any) that these were computed by."""
+        return await self._state(
+            queue, name, "resume", next_ms=next_ms, skipped=skipped, last_ms=last_ms, revision=revision
+        )
 
     async def _state(
         self,
@@ -125,6 +134,7 @@ class Timing(Core):
         error: str = "",
         next_ms: int | None = None,
         skipped: int = 0,
+        last_ms: int | None = None,
     ) -> Literal["ok", "unknown", "stale"]:
         reply = await self.run(
             "recurrence",
@@ -135,6 +145,7 @@ class Timing(Core):
             error=utf8(error),
             next_ms="" if next_ms is None else next_ms,
             skipped=skipped,
+            last_ms="" if last_ms is None else last_ms,
             call=own_word(),
         )
         return cast('Literal["ok", "unknown", "stale"]', reply.decode())
