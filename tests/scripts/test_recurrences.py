@@ -66,6 +66,20 @@ async def test_a_changed_rule_takes_the_next_that_was_computed_from_the_last_due
     assert (await row(bus)).next_ms == FIRST_MS + 5000
 
 
+async def test_a_next_that_was_computed_from_another_last_due_is_refused(bus: Bus) -> None:
+    """By a pump that read the row before an instant had its outcome: it would give some of them a second one."""
+    assert await write(bus, last_ms=0) == "created"
+    await occur(bus, FIRST_MS)
+    assert await write(bus, last_ms=0) == "same"  # its due stands
+    for last_ms in (0, FIRST_MS - 1000):
+        assert await write(bus, rule="every 500", next_ms=FIRST_MS - 500, last_ms=last_ms) == "moved"
+    assert ((await row(bus)).rule, (await row(bus)).next_ms) == ("every 1000", FIRST_MS + 1000)
+    assert await write(bus, rule="every 500", next_ms=FIRST_MS + 500, last_ms=FIRST_MS) == "changed"
+    assert await bus.unrecur("f", "r", 1) == "removed"
+    assert await write(bus, next_ms=FIRST_MS + 1000, last_ms=0) == "moved"
+    assert await write(bus, next_ms=FIRST_MS + 1000, last_ms=FIRST_MS) == "created"
+
+
 async def test_another_payload_does_not_move_the_due(bus: Bus) -> None:
     await write(bus)
     await write(bus, payload=b"\x07", next_ms=FIRST_MS + 99)
@@ -319,6 +333,15 @@ async def test_a_rule_without_a_next_ends(bus: Bus) -> None:
     assert (await bus.tick("f")).due == ()
 
 
+async def test_a_rule_that_others_took_on_is_not_parked_by_who_asks_late(bus: Bus, server: Server) -> None:
+    """It would be looked at before its due, again and again, and would say that it cannot be read."""
+    await write(bus)
+    await occur(bus, FIRST_MS, next_ms=server.clock.now_ms() + 3_600_000)
+    assert not await bus.park_recurrence("f", "r", 1, "its function is gone")
+    assert (await row(bus)).error == ""
+    audit(server, "f")
+
+
 async def test_a_parked_rule_shows_its_error_and_is_tried_again_in_a_minute(bus: Bus, server: Server) -> None:
     await write(bus)
     assert await bus.park_recurrence("f", "r", 1, "no next instant")
@@ -427,6 +450,21 @@ async def test_what_is_registered_at_run_time_is_of_no_generation(bus: Bus) -> N
     assert await bus.unrecur("f", "r", None) == "removed"
     assert await bus.unrecur("f", "r", None) == "absent"
     assert await bus.recurrences() == []
+
+
+async def test_one_that_comes_anew_is_no_revision_that_pumps_remember(bus: Bus, server: Server) -> None:
+    await write(bus, generation=None)
+    await write(bus, generation=None, rule="every 5000")
+    for revision in (3, 4):
+        await bus.unrecur("f", "r", None)
+        assert await write(bus, generation=None) == "created"
+        assert (await row(bus)).revision == revision
+    await bus.unrecur("f", "r", None)
+    await write(bus, generation=1)
+    await bus.unrecur("f", "r", 1)
+    assert await write(bus, generation=None) == "created"  # what code had is forgotten
+    assert (await row(bus)).revision == 6
+    audit(server, "f")
 
 
 async def test_a_name_of_code_is_not_taken_at_run_time(bus: Bus) -> None:

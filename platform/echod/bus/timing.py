@@ -20,7 +20,7 @@ from echofn.manifest import Overlap
 
 TICK_LIMIT = 200
 BACKFILL_LIMIT = 200
-Written = Literal["same", "created", "changed", "older", "taken"]
+Written = Literal["same", "created", "changed", "older", "taken", "moved"]
 Removed = Literal["removed", "absent", "older", "taken"]
 
 
@@ -67,12 +67,14 @@ class Timing(Core):
         payload: bytes,
         next_ms: int | None,
         generation: int | None,
+        last_ms: int | None = None,
         lane: str = NO_LANE,
         priority: int = 0,
         overlap: Overlap = "allow",
     ) -> Written:
         """Write a recurrence. `next_ms` counts where the rule or its zone is new; else the due stands.
 
+        It was computed from the last due `last_ms` (0: none yet, None: any): "moved" where that is another by now.
         `generation` None: registered at run time, nobody's code; its name must not be code's, nor the other way round.
         """
         key, original = lane_key(lane)
@@ -86,6 +88,7 @@ class Timing(Core):
             trigger=trigger,
             payload=payload,
             next_ms="" if next_ms is None else next_ms,
+            last_ms="" if last_ms is None else last_ms,
             generation="" if generation is None else generation,
             lane=key,
             lane_name=utf8(original),

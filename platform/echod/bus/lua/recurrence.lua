@@ -3,16 +3,17 @@
 -- ARGV    name action revision error next_ms skipped last_ms call
 -- RETURNS ok | unknown | stale
 -- INCLUDE time counters news ring bell close again
--- park: its due stands, the pump looks again in a minute. pause: out of `repeat`, its due stands. resume: from next_ms ('':
--- never again), which was computed by the rule of that revision (0: any); `last_ms`: the newest of those `skipped`, or ''.
+-- park: its due stands, the pump looks again in a minute; stale where that due is to come, since others went on. pause: out of
+-- `repeat`, its due stands. resume: from next_ms ('': never again), which was computed by the rule of that revision (0: any);
+-- `last_ms`: the newest of those `skipped`, or ''.
 local PARK_MS = 60000
 local before = answered(q, call)
 if before then return before end
 local key = repeat_key(q, name)
-local rule = redis.call('HMGET', key, 'rev', 'paused', 'gone', 'last')
+local rule = redis.call('HMGET', key, 'rev', 'paused', 'gone', 'last', 'next')
 if not rule[1] or rule[3] then return 'unknown' end
 if action == 'park' then
-  if rule[1] ~= revision then return 'stale' end
+  if rule[1] ~= revision or (tonumber(rule[5]) or 0) > now then return 'stale' end
   redis.call('HSET', key, 'err', error)
   if not rule[2] then redis.call('ZADD', q['repeat'], now + PARK_MS, name) end
 elseif action == 'pause' then
