@@ -218,7 +218,7 @@ UNPACKED = {  # what is written as many arguments at once: of a fixed length, or
     "include/rows": ["more"],  # of one row
     "include/serve": ["asked", "WANTED"],  # LANES_ASKED times five
     "jobs": ["BRIEF"],
-    "occur": ["one, 1, 10"],
+    "occur": ["one, 1, 11"],
     "pick": ["asked"],
     "settle": ["ENDING"],
 }

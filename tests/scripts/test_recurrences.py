@@ -66,6 +66,20 @@ async def test_a_changed_rule_takes_the_next_that_was_computed_from_the_last_due
     assert (await row(bus)).next_ms == FIRST_MS + 5000
 
 
+async def test_a_next_that_was_computed_from_another_last_due_is_refused(bus: Bus) -> None:
+    """By a pump that read the row before an instant had its outcome: it would give some of them a second one."""
+    assert await write(bus, last_ms=0) == "created"
+    await occur(bus, FIRST_MS)
+    assert await write(bus, last_ms=0) == "same"  # its due stands
+    for last_ms in (0, FIRST_MS - 1000):
+        assert await write(bus, rule="every 500", next_ms=FIRST_MS - 500, last_ms=last_ms) == "moved"
+    assert ((await row(bus)).rule, (await row(bus)).next_ms) == ("every 1000", FIRST_MS + 1000)
+    assert await write(bus, rule="every 500", next_ms=FIRST_MS + 500, last_ms=FIRST_MS) == "changed"
+    assert await bus.unrecur("f", "r", 1) == "removed"
+    assert await write(bus, next_ms=FIRST_MS + 1000, last_ms=0) == "moved"
+    assert await write(bus, next_ms=FIRST_MS + 1000, last_ms=FIRST_MS) == "created"
+
+
 async def test_another_payload_does_not_move_the_due(bus: Bus) -> None:
     await write(bus)
     await write(bus, payload=b"\x07", next_ms=FIRST_MS + 99)
@@ -219,17 +233,17 @@ async def test_a_call_of_occurrences_is_bounded_and_takes_effect_once_when_it_is
     "wrong",
     [
         5,
-        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1],  # at_ms
-        ["s", "1", FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1, FIRST_MS],
-        ["s", 1, FIRST_MS, 0.5, "JOB00000000009", "-", False, "missed", 1, FIRST_MS],
-        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", False, False, "missed", 1, FIRST_MS],
-        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "last", 1, FIRST_MS],
+        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1, FIRST_MS],  # last_ms
+        ["s", "1", FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "missed", 1, FIRST_MS, FIRST_MS],
+        ["s", 1, FIRST_MS, 0.5, "JOB00000000009", "-", False, "missed", 1, FIRST_MS, FIRST_MS],
+        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", False, False, "missed", 1, FIRST_MS, FIRST_MS],
+        ["s", 1, FIRST_MS, FIRST_MS + 1000, "JOB00000000009", "-", False, "last", 1, FIRST_MS, FIRST_MS],
     ],
     ids=["no list", "short", "revision", "next", "lane", "drop"],
 )
 async def test_a_malformed_occurrence_settles_none_of_its_call(bus: Bus, server: Server, wrong: object) -> None:
     await write(bus)
-    good = ["r", 1, FIRST_MS, FIRST_MS + 1000, str(bus.new_job_id()), "-", False, "missed", 1, FIRST_MS]
+    good = ["r", 1, FIRST_MS, FIRST_MS + 1000, str(bus.new_job_id()), "-", False, "missed", 1, FIRST_MS, FIRST_MS]
     with pytest.raises(Refused, match=r"MALFORMED occurrence 2: .* none was settled"):
         await bus.run("occur", "f", occurrences=msgspec.msgpack.encode([good, wrong]))
     assert audit(server, "f").rows == {}
@@ -238,12 +252,22 @@ async def test_a_malformed_occurrence_settles_none_of_its_call(bus: Bus, server:
 
 async def test_a_drop_advances_with_a_counted_reason(bus: Bus, server: Server) -> None:
     await write(bus)
-    answer = await bus.occur("f", "r", 1, FIRST_MS, next_ms=FIRST_MS + 7000, job=None, drop="missed", dropped=7)
-    assert answer == Occurred("dropped")
-    again = await bus.occur("f", "r", 1, FIRST_MS, next_ms=FIRST_MS + 7000, job=None, drop="missed", dropped=7)
-    assert again.outcome == "already"
+    for outcome in ("dropped", "already"):
+        answer = await bus.occur(
+            "f",
+            "r",
+            1,
+            FIRST_MS,
+            next_ms=FIRST_MS + 7000,
+            job=None,
+            drop="missed",
+            dropped=7,
+            last_ms=FIRST_MS + 6000,
+        )
+        assert answer == Occurred(outcome)  # type: ignore[arg-type]
     found = await row(bus)
     assert (found.missed, found.skipped, found.next_ms) == (7, 0, FIRST_MS + 7000)
+    assert found.last_ms == FIRST_MS + 6000  # the newest of them: what is written later goes on after it
     assert await counted(bus, "missed") == 7
     assert audit(server, "f").rows == {}
 
@@ -309,6 +333,15 @@ async def test_a_rule_without_a_next_ends(bus: Bus) -> None:
     assert (await bus.tick("f")).due == ()
 
 
+async def test_a_rule_that_others_took_on_is_not_parked_by_who_asks_late(bus: Bus, server: Server) -> None:
+    """It would be looked at before its due, again and again, and would say that it cannot be read."""
+    await write(bus)
+    await occur(bus, FIRST_MS, next_ms=server.clock.now_ms() + 3_600_000)
+    assert not await bus.park_recurrence("f", "r", 1, "its function is gone")
+    assert (await row(bus)).error == ""
+    audit(server, "f")
+
+
 async def test_a_parked_rule_shows_its_error_and_is_tried_again_in_a_minute(bus: Bus, server: Server) -> None:
     await write(bus)
     assert await bus.park_recurrence("f", "r", 1, "no next instant")
@@ -330,9 +363,9 @@ async def test_a_paused_rule_is_silent_and_resumes_from_the_instant_given(bus: B
     assert (await bus.tick("f")).due == ()
     assert (await occur(bus, FIRST_MS)).outcome == "stale"
     assert (await row(bus)).paused
-    assert await bus.resume_recurrence("f", "r", FIRST_MS + 9000, skipped=8) == "ok"
+    assert await bus.resume_recurrence("f", "r", FIRST_MS + 9000, skipped=8, last_ms=FIRST_MS + 8000) == "ok"
     found = await row(bus)
-    assert (found.paused, found.next_ms, found.skipped) == (False, FIRST_MS + 9000, 8)
+    assert (found.paused, found.next_ms, found.skipped, found.last_ms) == (False, FIRST_MS + 9000, 8, FIRST_MS + 8000)
     assert await counted(bus, "skipped") == 8
     assert await bus.resume_recurrence("f", "r", FIRST_MS + 1, skipped=1) == "ok"  # sent again: nothing more
     assert (await row(bus)).next_ms == FIRST_MS + 9000
@@ -417,6 +450,21 @@ async def test_what_is_registered_at_run_time_is_of_no_generation(bus: Bus) -> N
     assert await bus.unrecur("f", "r", None) == "removed"
     assert await bus.unrecur("f", "r", None) == "absent"
     assert await bus.recurrences() == []
+
+
+async def test_one_that_comes_anew_is_no_revision_that_pumps_remember(bus: Bus, server: Server) -> None:
+    await write(bus, generation=None)
+    await write(bus, generation=None, rule="every 5000")
+    for revision in (3, 4):
+        await bus.unrecur("f", "r", None)
+        assert await write(bus, generation=None) == "created"
+        assert (await row(bus)).revision == revision
+    await bus.unrecur("f", "r", None)
+    await write(bus, generation=1)
+    await bus.unrecur("f", "r", 1)
+    assert await write(bus, generation=None) == "created"  # what code had is forgotten
+    assert (await row(bus)).revision == 6
+    audit(server, "f")
 
 
 async def test_a_name_of_code_is_not_taken_at_run_time(bus: Bus) -> None:

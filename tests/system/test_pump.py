@@ -23,6 +23,7 @@ from echod.bus.timing import TICK_LIMIT
 from echod.errors import BusError
 from echod.model.ids import NodeId, VersionId, branded
 from echod.model.job import Child, Done, Hold, Job, Mint, RunRecord
+from echod.pump import convergence
 from echod.pump.pump import Pump
 from echod.registry.duty import Report
 from echod.registry.registry import Registry
@@ -315,29 +316,53 @@ async def test_a_changed_rule_goes_on_from_its_last_due_and_the_old_one_is_gone(
     ]
 
 
-async def test_a_rule_changed_from_a_last_that_moved_on_meanwhile_mints_no_instant_twice(
+async def test_a_pump_that_read_a_rule_before_others_went_on_changes_it_from_where_they_are(
     node: Node, server: Server
 ) -> None:
     server.clock.set(ms("2026-06-01T12:00:30Z"))
-    await node.deploy(function(CronTrigger("report", "0 * * * *")))
+    await node.deploy(function(CronTrigger("report", "0 * * * *", missed="skip")))
     server.clock.set(ms("2026-06-01T13:00:01Z"))
     await node.settle()
+    server.clock.set(ms("2026-06-01T14:00:01Z"))
+    changed = function(CronTrigger("report", "*/15 * * * *", missed="skip"))
+    await node.publish(changed)
+    (active, _), rows = await node.bus.active(), await node.bus.recurrences(gone=True)
+    assert active is not None
+    assert active.since_ms is not None
+    way = convergence.steps([changed], active.generation, rows, active.since_ms, active.since_ms)
+    node.pump.heard(await node.bus.beat(pump=True))  # and what is due by the rule as it was has its outcome
+    await node.pump.turn()
+    for step in way:
+        await convergence._take(node.bus, step, active.generation, active.since_ms)
+    assert (await node.row()).next_ms == ms("2026-06-01T14:15:00Z")
+    server.clock.set(ms("2026-06-01T14:40:00Z"))
+    await node.settle()
+    assert await node.dues() == [ms("2026-06-01T13:00:00Z"), ms("2026-06-01T14:00:00Z")]
+    assert (await node.row()).missed == 2
+
+
+async def test_two_changes_in_a_row_give_no_instant_a_second_outcome(node: Node, server: Server) -> None:
+    """Of what an outage missed or a pause skipped the newest is the last due, too."""
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(CronTrigger("report", "0 * * * *", missed="skip")))
+    server.clock.set(ms("2026-06-01T20:30:00Z"))
+    await node.settle()
     row = await node.row()
-    trigger = msgspec.msgpack.encode(CronTrigger("report", "*/30 * * * *"))
-    written = await node.bus.recur(  # as a pump does that read the row before 13:00
-        "shop.tick",
-        "report",
-        rule="*/30 * * * *",
-        tz="UTC",
-        trigger=trigger,
-        payload=b"\xc0",
-        next_ms=ms("2026-06-01T13:00:00Z"),
-        generation=row.generation,
-    )
-    assert written == "changed"
-    await asyncio.wait_for(node.settle(), 60)
+    assert (row.missed, row.last_ms) == (8, ms("2026-06-01T20:00:00Z"))
+    await node.deploy(function(CronTrigger("report", "45 * * * *", missed="skip")))
+    await node.deploy(function(CronTrigger("report", "*/10 * * * *", missed="skip")))
+    assert (await node.row()).missed == 10  # the two of 20:10 and 20:20
+    assert await node.dues() == [ms("2026-06-01T20:30:00Z")]
+
+
+async def test_the_first_due_of_all_has_its_outcome_although_the_rule_is_changed_before_a_pump_looked(
+    node: Node, server: Server
+) -> None:
+    server.clock.set(ms("2026-06-01T12:30:00Z"))
+    await node.deploy(function(CronTrigger("report", "0 * * * *")))
+    server.clock.set(ms("2026-06-01T13:00:03Z"))
+    await node.deploy(function(CronTrigger("report", "*/15 * * * *")))
     assert await node.dues() == [ms("2026-06-01T13:00:00Z")]
-    assert (await node.row()).next_ms == ms("2026-06-01T13:30:00Z")
 
 
 async def test_nothing_fires_for_a_function_that_is_gone(node: Node, server: Server) -> None:

@@ -70,6 +70,20 @@ async def test_one_whose_function_is_gone_waits_for_it_and_others_go_on(node: No
     assert await node.dues() == [NOON + HOUR]  # the last of what was due meanwhile
 
 
+async def test_one_that_is_cancelled_and_registered_anew_is_due_by_its_new_rule(node: Node, server: Server) -> None:
+    await node.deploy(function(QueueTrigger()))
+    await add(node)
+    server.clock.set(NOON + HOUR)
+    await node.settle()
+    await schedules.remove(node.bus, await node.row())
+    again = Wanted(function="shop.tick", every="3h", name="hourly")
+    await schedules.register(node.bus, node.registry, Schemas(), again)
+    for hour in (2, 3, 4, 5, 6):
+        server.clock.set(NOON + hour * HOUR)
+        await node.settle()
+    assert await node.dues() == [NOON + hour * HOUR for hour in (1, 3, 6)]
+
+
 async def test_what_was_due_while_it_was_gone_is_as_missed_says(node: Node, server: Server) -> None:
     await node.deploy(function(QueueTrigger()))
     await add(node, missed="skip")

@@ -161,7 +161,7 @@ class RecurrenceRow(msgspec.Struct, frozen=True):
     @property
     def standing(self) -> Standing:
         """What the next due of a changed rule is computed from."""
-        return Standing(self.next_ms, self.last_ms, self.policy, self.gone_ms, self.paused)
+        return Standing(self.due_ms, self.last_ms, self.gone_ms, self.paused)
 
 
 class Limits(

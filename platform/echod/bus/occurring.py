@@ -44,8 +44,10 @@ class Occurring(Core):
         drop: Literal["missed", "skipped"] | None = None,
         dropped: int = 0,
         at_ms: int | None = None,
+        last_ms: int | None = None,
     ) -> Occurred:
-        """Settle the due instant `due_ms`, once: mint `job` by the stored rule, or drop it (`dropped` dues in all).
+        """Settle the due instant `due_ms`, once: mint `job` by the stored rule, or drop it (`dropped` dues in all, of
+        which `last_ms` is the newest).
 
         `at_ms`: when the job itself is due, where the rule has a jitter. With a `job`, "dropped" is the rule's overlap.
         Raises BusError for all that shared the call; what had its outcome by then answers with it when asked again.
@@ -68,6 +70,7 @@ class Occurring(Core):
                 drop or "missed",
                 dropped or 1,
                 due_ms if at_ms is None else at_ms,
+                due_ms if last_ms is None else last_ms,
             ]
         )
         code, *rest = (await asyncio.shield(batch.answers))[place]

@@ -20,7 +20,7 @@ from echofn.manifest import Overlap
 
 TICK_LIMIT = 200
 BACKFILL_LIMIT = 200
-Written = Literal["same", "created", "changed", "older", "taken"]
+Written = Literal["same", "created", "changed", "older", "taken", "moved"]
 Removed = Literal["removed", "absent", "older", "taken"]
 
 
@@ -67,12 +67,14 @@ class Timing(Core):
         payload: bytes,
         next_ms: int | None,
         generation: int | None,
+        last_ms: int | None = None,
         lane: str = NO_LANE,
         priority: int = 0,
         overlap: Overlap = "allow",
     ) -> Written:
         """Write a recurrence. `next_ms` counts where the rule or its zone is new; else the due stands.
 
+        It was computed from the last due `last_ms` (0: none yet, None: any): "moved" where that is another by now.
         `generation` None: registered at run time, nobody's code; its name must not be code's, nor the other way round.
         """
         key, original = lane_key(lane)
@@ -86,6 +88,7 @@ class Timing(Core):
             trigger=trigger,
             payload=payload,
             next_ms="" if next_ms is None else next_ms,
+            last_ms="" if last_ms is None else last_ms,
             generation="" if generation is None else generation,
             lane=key,
             lane_name=utf8(original),
@@ -109,11 +112,20 @@ class Timing(Core):
         return await self._state(queue, name, "pause") == "ok"
 
     async def resume_recurrence(
-        self, queue: str, name: str, next_ms: int | None, *, skipped: int = 0, revision: int = 0
+        self,
+        queue: str,
+        name: str,
+        next_ms: int | None,
+        *,
+        skipped: int = 0,
+        last_ms: int | None = None,
+        revision: int = 0,
     ) -> Literal["ok", "unknown", "stale"]:
-        """On from `next_ms`; `skipped` instants fell into the pause. "stale": its rule is not of the `revision`
-        (0: any) that both were computed by."""
-        return await self._state(queue, name, "resume", next_ms=next_ms, skipped=skipped, revision=revision)
+        """On from `next_ms`; `skipped` instants fell into the pause, of which `last_ms` is the newest. "stale": its
+        rule is not of the `revision` (0: any) that these were computed by."""
+        return await self._state(
+            queue, name, "resume", next_ms=next_ms, skipped=skipped, last_ms=last_ms, revision=revision
+        )
 
     async def _state(
         self,
@@ -125,6 +137,7 @@ class Timing(Core):
         error: str = "",
         next_ms: int | None = None,
         skipped: int = 0,
+        last_ms: int | None = None,
     ) -> Literal["ok", "unknown", "stale"]:
         reply = await self.run(
             "recurrence",
@@ -135,6 +148,7 @@ class Timing(Core):
             error=utf8(error),
             next_ms="" if next_ms is None else next_ms,
             skipped=skipped,
+            last_ms="" if last_ms is None else last_ms,
             call=own_word(),
         )
         return cast('Literal["ok", "unknown", "stale"]', reply.decode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from echod.bus.answers import RecurrenceRow
 from echod.errors import Refused
@@ -51,6 +52,26 @@ def passed(rule: Rule, due_ms: int | None, now_ms: int) -> int:
     except Refused:
         pass
     return count
+
+
+class Resumed(NamedTuple):
+    """Where a rule goes on after a pause, how many instants fell into it, and the newest of them (None: none did)."""
+
+    next_ms: int
+    skipped: int
+    last_ms: int | None
+
+
+def resumed(rule: Rule, due_ms: int | None, now_ms: int) -> Resumed:
+    """The end of a pause: what has come by now is skipped. `due_ms`: the first without an outcome.
+
+    Raises Refused where no instant is to come.
+    """
+    if due_ms is not None and due_ms > now_ms:  # the clock may have been set back: what was before it has its outcome
+        return Resumed(due_ms, 0, None)
+    next_ms = rule.next_after(now_ms)
+    skipped = passed(rule, due_ms, now_ms)
+    return Resumed(next_ms, skipped, rule.previous(next_ms) if skipped else None)
 
 
 def within(rule: Rule, from_ms: int, to_ms: int, most: int) -> list[int]:

@@ -143,10 +143,11 @@ async def resume(desk: Desk, request: Request) -> Response:
     row = await _found(desk, request)
     next_ms = row.next_ms
     while row.paused:
-        rule, now_ms = _rule(row), desk.bus.clock.now_ms()
-        passed = await asyncio.to_thread(instants.passed, rule, row.due_ms, now_ms)
-        next_ms = rule.next_after(now_ms)
-        said = await desk.bus.resume_recurrence(row.queue, row.name, next_ms, skipped=passed, revision=row.revision)
+        on = await asyncio.to_thread(instants.resumed, _rule(row), row.due_ms, desk.bus.clock.now_ms())
+        next_ms = on.next_ms
+        said = await desk.bus.resume_recurrence(
+            row.queue, row.name, on.next_ms, skipped=on.skipped, last_ms=on.last_ms, revision=row.revision
+        )
         if said != "stale":
             break
         row = await _found(desk, request)  # a switch changed its rule meanwhile

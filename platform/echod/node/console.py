@@ -78,10 +78,14 @@ class Console:
                     row = rows.get(self._stilled[-1])
                     if row is not None:
                         rule, now_ms = rule_of(restored(row.policy)), self._bus.clock.now_ms()
-                        skipped = await asyncio.to_thread(instants.passed, rule, row.due_ms, now_ms)
-                        next_ms = rule.next_after(now_ms)
+                        on = await asyncio.to_thread(instants.resumed, rule, row.due_ms, now_ms)
                         said = await self._bus.resume_recurrence(
-                            row.queue, row.name, next_ms, skipped=skipped, revision=row.revision
+                            row.queue,
+                            row.name,
+                            on.next_ms,
+                            skipped=on.skipped,
+                            last_ms=on.last_ms,
+                            revision=row.revision,
                         )
                         if said == "stale":  # a save changed its rule meanwhile
                             rows = {(row.queue, row.name): row for row in await self._bus.recurrences()}

@@ -22,13 +22,15 @@ LIMIT = 500  # instants in one plan: a few milliseconds of computing
 class Plan(msgspec.Struct, frozen=True):
     """First the `drop` oldest instants are counted as missed, then `mint` are minted in order.
 
-    `next_ms` is due after them. `more`: it has come already, ask again from there.
+    `next_ms` is due after them. `more`: it has come already, ask again from there. `dropped_ms`: the newest that is
+    dropped, None where none is.
     """
 
     drop: int
     mint: tuple[int, ...]
     next_ms: int
     more: bool
+    dropped_ms: int | None = None
 
 
 def plan(
@@ -43,15 +45,16 @@ def plan(
 ) -> Plan:
     """What to do at `now_ms` about a rule that is next due at `due_ms`. Raises Refused where the rule has no next."""
     first_ms = _first_minted(rule, due_ms, now_ms, missed, cap, grace_ms)
-    drop = 0
+    drop, dropped_ms = 0, None
     while due_ms < first_ms and due_ms <= now_ms and drop < limit:
+        dropped_ms = due_ms
         due_ms = rule.next_after(due_ms)
         drop += 1
     mint: list[int] = []
     while first_ms <= due_ms <= now_ms and drop + len(mint) < limit:
         mint.append(due_ms)
         due_ms = rule.next_after(due_ms)
-    return Plan(drop, tuple(mint), due_ms, more=due_ms <= now_ms)
+    return Plan(drop, tuple(mint), due_ms, more=due_ms <= now_ms, dropped_ms=dropped_ms)
 
 
 def _first_minted(rule: Rule, due_ms: int, now_ms: int, missed: Missed, cap: int, grace_ms: int) -> int:

@@ -177,7 +177,7 @@ def _rule_options(id: str, old: Recurring, new: Recurring) -> list[Option]:
 def _stood(id: str, trigger: Recurring, held: Mapping[str, Standing]) -> Schedule:
     """A recurrence of the version before, as it stands."""
     paused = id in held and held[id].paused
-    return Schedule(id, *_rule(trigger), held[id].next_ms if id in held and not paused else None, paused)
+    return Schedule(id, *_rule(trigger), held[id].due_ms if id in held and not paused else None, paused)
 
 
 def _due(id: str, trigger: Recurring, now_ms: int, held: Mapping[str, Standing]) -> Schedule:

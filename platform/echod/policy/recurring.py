@@ -6,7 +6,6 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from echod.errors import Refused
 from echod.policy import cron
 from echod.policy.every import EveryRule
 from echofn.manifest import CronTrigger, EveryTrigger, Recurring
@@ -67,11 +66,10 @@ def zone_of(trigger: Recurring) -> str:
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A recurrence as it stands on the bus. `row` is its trigger, as `stored`."""
+    """A recurrence as it stands on the bus."""
 
-    next_ms: int | None
-    last_ms: int | None
-    row: bytes = b""
+    due_ms: int | None  # the due that has no outcome yet, of a paused or parked one too
+    last_ms: int | None  # the newest that has one, whether minted, missed or skipped
     gone_ms: int | None = None  # of one that the version being served lacks: since when it does
     paused: bool = False
 
@@ -79,28 +77,17 @@ class Standing(msgspec.Struct, frozen=True):
 def next_due(rule: Rule, since_ms: int, held: Standing | None = None) -> int:
     """When a rule that is written is due first. A new one begins with its version, at `since_ms`.
 
-    `held` is what stands there. A changed one goes on from its last due, so that no change skips an instant. One that
-    comes back begins with its version too, but where an instant was due before it went: that one had no outcome yet.
-    (One that is the same keeps its due, and is not asked for.) Raises Refused.
+    `held` is what stands there. A changed one goes on from its last due, so that no change skips an instant, nor gives
+    one a second outcome. One that comes back begins with its version too, but where an instant was due before it went:
+    that one had no outcome yet. (One that is the same keeps its due, and is not asked for.) Raises Refused.
     """
     if held is None:
         return rule.next_after(since_ms)
-    if held.gone_ms is not None and (held.next_ms is None or held.next_ms > held.gone_ms):
-        return rule.next_after(max(since_ms, held.last_ms or since_ms))
-    if held.last_ms is None and held.gone_ms is None:
-        return rule.next_after(since_ms)
-    return rule.next_after(_settled_until(held))
-
-
-def _settled_until(held: Standing) -> int:
-    """The last due that needs no outcome any more: of those that a pause skipped it is the newest."""
-    last_ms = held.last_ms or 0
-    if held.next_ms is None:
-        return last_ms
-    try:
-        return max(last_ms, rule_of(restored(held.row)).previous(held.next_ms))
-    except (Refused, msgspec.MsgspecError):  # what stands there cannot be read: it is being replaced
-        return last_ms
+    is_back = held.gone_ms is not None
+    waits = held.due_ms is not None and held.due_ms <= (held.gone_ms if held.gone_ms is not None else since_ms)
+    if held.last_ms is None:  # so `due_ms` is its first of all
+        return rule.next_after(held.due_ms - 1 if waits and held.due_ms is not None else since_ms)
+    return rule.next_after(max(held.last_ms, since_ms) if is_back and not waits else held.last_ms)
 
 
 def stored(trigger: Recurring) -> bytes:

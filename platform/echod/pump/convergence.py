@@ -15,6 +15,7 @@ import msgspec
 from echod import log
 from echod.bus import Bus
 from echod.bus.answers import RecurrenceRow
+from echod.bus.timing import Written
 from echod.errors import Refused
 from echod.policy import places
 from echod.policy.recurring import identified, next_due, rule_of, stored, text_of, zone_of
@@ -36,12 +37,14 @@ class Configure(msgspec.Struct, frozen=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Write a recurrence. `next_ms` counts only where its rule is new or changed."""
+    """Write a recurrence. `next_ms`, computed from the last due `last_ms` (0: none), counts only where its rule is new
+    or changed."""
 
     queue: str
     name: str
     trigger: Recurring
     next_ms: int
+    last_ms: int
     lane: str
     priority: int
 
@@ -102,6 +105,7 @@ def _write(
             named.name,
             named,
             next_due(rule, since_ms, row.standing if row else None),
+            (row.last_ms or 0) if row else 0,
             _lane(function, trigger),
             function.policy.priority,
         )
@@ -121,31 +125,19 @@ async def converge(bus: Bus, active: ActiveVersion) -> list[str]:
     changed: list[str] = []
     for start in range(0, len(way), AT_ONCE):
         some = way[start : start + AT_ONCE]
-        took = await asyncio.gather(*(_take(bus, step, active.generation) for step in some))
+        took = await asyncio.gather(*(_take(bus, step, active.generation, since_ms) for step in some))
         changed += [step.queue for step, has_changed in zip(some, took, strict=True) if has_changed]
     return changed
 
 
-async def _take(bus: Bus, step: Step, generation: int) -> bool:
+async def _take(bus: Bus, step: Step, generation: int, since_ms: int) -> bool:
     """One step; whether it changed a recurrence. Refused writes ("older") are a newer version's business."""
     match step:
         case Configure(queue, policy):
             await bus.configure(queue, policy, generation)
             return False
         case Write():
-            answer = await bus.recur(
-                step.queue,
-                step.name,
-                rule=text_of(step.trigger),
-                tz=zone_of(step.trigger),
-                trigger=stored(step.trigger),
-                payload=step.trigger.payload,
-                next_ms=step.next_ms,
-                generation=generation,
-                lane=step.lane,
-                priority=step.priority,
-                overlap=step.trigger.overlap,
-            )
+            answer = await _written(bus, step, generation, since_ms)
             if answer == "taken":
                 _log.error("recurrence.refused", queue=step.queue, recurrence=step.name, error=CLASH)
             if answer in ("created", "changed"):
@@ -161,3 +153,28 @@ async def _take(bus: Bus, step: Step, generation: int) -> bool:
             return False
         case _:
             assert_never(step)
+
+
+async def _written(bus: Bus, step: Write, generation: int, since_ms: int) -> Written:
+    while True:
+        answer = await bus.recur(
+            step.queue,
+            step.name,
+            rule=text_of(step.trigger),
+            tz=zone_of(step.trigger),
+            trigger=stored(step.trigger),
+            payload=step.trigger.payload,
+            next_ms=step.next_ms,
+            last_ms=step.last_ms,
+            generation=generation,
+            lane=step.lane,
+            priority=step.priority,
+            overlap=step.trigger.overlap,
+        )
+        if answer != "moved":
+            return answer
+        # Another pump gave an instant its outcome since the rows were read.
+        found = await bus.recurrences(step.queue, gone=True, names=[step.name])
+        standing = found[0].standing if found else None
+        next_ms = next_due(rule_of(step.trigger), since_ms, standing)
+        step = msgspec.structs.replace(step, next_ms=next_ms, last_ms=(standing and standing.last_ms) or 0)

@@ -88,7 +88,7 @@ class Occurrences:
         self, due: DueOccurrence, trigger: Recurring, plan: catchup.Plan, lane: str, now_ms: int
     ) -> Settled:
         instants = (*plan.mint, plan.next_ms)
-        if plan.drop and (outcome := await self._drop(due, plan.drop, instants[0])) != "dropped":
+        if plan.drop and (outcome := await self._drop(due, plan, instants[0])) != "dropped":
             return await self._older() if outcome == "older" else Settled(RETRY_MS)
         outcomes = await asyncio.gather(
             *(self._occur(due, trigger, instant_ms, next_ms, lane) for instant_ms, next_ms in pairwise(instants))
@@ -121,8 +121,8 @@ class Occurrences:
         )
         return occurred.outcome
 
-    async def _drop(self, due: DueOccurrence, count: int, next_ms: int) -> Outcome:
-        """The oldest `count` instants are missed; not "dropped": another pump was here first, or another version."""
+    async def _drop(self, due: DueOccurrence, plan: catchup.Plan, next_ms: int) -> Outcome:
+        """The oldest instants are missed; not "dropped": another pump was here first, or another version."""
         occurred = await self._bus.occur(
             due.queue,
             due.recurrence,
@@ -131,12 +131,13 @@ class Occurrences:
             next_ms=next_ms,
             job=None,
             drop="missed",
-            dropped=count,
+            dropped=plan.drop,
+            last_ms=plan.dropped_ms,
         )
         if occurred.outcome == "unreadable":
             await self._park(due, UNREADABLE)
         if occurred.outcome == "dropped":
-            _log.warning("occurrence.missed", queue=due.queue, recurrence=due.recurrence, count=count)
+            _log.warning("occurrence.missed", queue=due.queue, recurrence=due.recurrence, count=plan.drop)
         return occurred.outcome
 
     async def _park(self, due: DueOccurrence, error: str) -> Settled:

@@ -12,6 +12,7 @@ import msgspec
 
 from echod.bus import Bus
 from echod.bus.answers import RecurrenceRow
+from echod.bus.timing import Written
 from echod.errors import InvalidPayload, InvalidSchedule, NameTaken, Refused
 from echod.policy import calls, jitter, nesting, places
 from echod.policy.recurring import identified, next_due, rule_of, stored, text_of, zone_of
@@ -65,20 +66,10 @@ async def register(bus: Bus, registry: Registry, schemas: Schemas, wanted: Wante
     rows = {row.name: row for row in await bus.recurrences(function.name)}
     if trigger.name not in rows and sum(row.is_own for row in rows.values()) >= MOST:
         raise Refused(f"expected at most {MOST} schedules of a function, got one more; remove some of {function.name}")
-    row = rows.get(trigger.name)
-    said = await bus.recur(
-        function.name,
-        trigger.name,
-        rule=text_of(trigger),
-        tz=zone_of(trigger),
-        trigger=stored(trigger),
-        payload=trigger.payload,
-        next_ms=_next(trigger, row, bus.clock.now_ms()),
-        generation=None,
-        lane=lane,
-        priority=function.policy.priority,
-        overlap=trigger.overlap,
-    )
+    said = await _written(bus, trigger, rows.get(trigger.name), function, lane)
+    while said == "moved":  # an instant had its outcome since the row was read
+        rows = {row.name: row for row in await bus.recurrences(function.name, names=[trigger.name])}
+        said = await _written(bus, trigger, rows.get(trigger.name), function, lane)
     if said == "taken":
         told = f"{function.name}/{trigger.name} is in the function's own code"
         raise NameTaken(f"{told}; choose another name, or change its annotation")
@@ -97,9 +88,21 @@ async def remove(bus: Bus, row: RecurrenceRow) -> bool:
     return said == "removed"
 
 
-def _next(trigger: Recurring, row: RecurrenceRow | None, now_ms: int) -> int:
-    rule = rule_of(trigger)
-    return next_due(rule, now_ms, row.standing if row else None)
+async def _written(bus: Bus, trigger: Recurring, row: RecurrenceRow | None, function: Function, lane: str) -> Written:
+    return await bus.recur(
+        function.name,
+        trigger.name,
+        rule=text_of(trigger),
+        tz=zone_of(trigger),
+        trigger=stored(trigger),
+        payload=trigger.payload,
+        next_ms=next_due(rule_of(trigger), bus.clock.now_ms(), row.standing if row else None),
+        last_ms=(row.last_ms or 0) if row else 0,
+        generation=None,
+        lane=lane,
+        priority=function.policy.priority,
+        overlap=trigger.overlap,
+    )
 
 
 def _trigger(wanted: Wanted, faults: list[dict[str, str]]) -> Recurring:

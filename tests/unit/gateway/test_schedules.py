@@ -232,6 +232,47 @@ async def test_the_instants_of_a_pause_are_counted_once(rig: Rig) -> None:
         rig.valkey.clock.advance(-rig.valkey.clock.offset_ms)
 
 
+async def test_what_a_pause_skipped_stays_skipped_although_the_clock_is_set_back(rig: Rig) -> None:
+    base = "/schedules/hello.greet%2Fnightly"
+    hour_ms = rig.valkey.clock.now_ms() // 3_600_000 * 3_600_000 + 3_600_000
+    try:
+        rig.valkey.clock.set(hour_ms + 1_000)
+        await rig.bus.beat(pump=False)  # the gateway's clock follows
+        await add(rig, cron="0 * * * *")
+        for hours, skipped in ((3, 3), (-2, 3)):
+            assert (await rig.http.post(f"{base}/pause")).status_code == 200
+            rig.valkey.clock.advance(hours * 3_600_000)
+            await rig.bus.beat(pump=False)
+            assert (await rig.http.post(f"{base}/resume")).status_code == 200
+            [row] = await rig.bus.recurrences("hello.greet")
+            assert (row.skipped, row.last_ms) == (skipped, hour_ms + 3 * 3_600_000)
+            assert row.next_ms == hour_ms + 4 * 3_600_000
+        await add(rig, cron="*/10 * * * *")  # while it is paused or not: from what was skipped last
+        [row] = await rig.bus.recurrences("hello.greet")
+        assert row.next_ms == hour_ms + 3 * 3_600_000 + 600_000
+    finally:
+        rig.valkey.clock.advance(-rig.valkey.clock.offset_ms)
+
+
+async def test_a_rule_changed_in_a_second_pause_counts_nothing_of_the_first_again(rig: Rig) -> None:
+    base = "/schedules/hello.greet%2Fnightly"
+    hour_ms = rig.valkey.clock.now_ms() // 3_600_000 * 3_600_000 + 3_600_000
+    try:
+        rig.valkey.clock.set(hour_ms + 1_000)
+        await rig.bus.beat(pump=False)  # the gateway's clock follows
+        await add(rig, cron="0 * * * *")
+        for cron in ("0 * * * *", "0,30 * * * *"):
+            assert (await rig.http.post(f"{base}/pause")).status_code == 200
+            rig.valkey.clock.advance(2 * 3_600_000)
+            await rig.bus.beat(pump=False)
+            await add(rig, cron=cron)
+            assert (await rig.http.post(f"{base}/resume")).status_code == 200
+        [row] = await rig.bus.recurrences("hello.greet")
+        assert row.skipped == 2 + 4
+    finally:
+        rig.valkey.clock.advance(-rig.valkey.clock.offset_ms)
+
+
 async def test_pages_show_it_where_schedules_are_shown(rig: Rig) -> None:
     await add(rig)
     whole = (await rig.http.get("/functions/hello.greet")).json()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from echod.policy.plan import Changed, Gone, Moved, Option, Plan, Schedule, option_text, planned
-from echod.policy.recurring import Standing, stored
+from echod.policy.recurring import Standing
 from echofn.manifest import (
     Constant,
     CronTrigger,
@@ -38,8 +38,8 @@ def plan_of(before: tuple[Function, ...] | None, after: tuple[Function, ...], **
     return planned(old, Manifest("functions", after), NOON + MINUTE, **known)
 
 
-HELD = {"shop.pack/report": Standing(NOON + 60 * MINUTE, NOON, stored(HOURLY))}
-PAUSED = {"shop.pack/report": Standing(NOON + 60 * MINUTE, NOON, stored(HOURLY), NOON, paused=True)}
+HELD = {"shop.pack/report": Standing(NOON + 60 * MINUTE, NOON)}
+PAUSED = {"shop.pack/report": Standing(NOON + 60 * MINUTE, NOON, NOON, paused=True)}
 STILL = Schedule("shop.pack/report", "0 * * * *", "UTC", None, paused=True)
 NEXT = Schedule("shop.pack/report", "0 * * * *", "UTC", NOON + 60 * MINUTE)
 

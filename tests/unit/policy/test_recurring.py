@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from echod.errors import Refused
-from echod.policy.recurring import identified, restored, rule_of, stored, text_of, zone_of
+from echod.policy.recurring import Standing, identified, next_due, restored, rule_of, stored, text_of, zone_of
 from echofn.manifest import CronTrigger, EveryTrigger, Recurring
 
 CRON = CronTrigger("", "0 6 * * mon", "Europe/Berlin", line=12)
@@ -55,3 +55,34 @@ def test_a_trigger_that_cannot_be_is_refused_named_or_not(trigger: Recurring) ->
             identified(each)
         with pytest.raises(Refused):
             rule_of(each)
+
+
+HOUR = 3_600_000
+DAY = 24 * HOUR  # of the epoch: hours are counted from its second day
+
+
+@pytest.mark.parametrize(
+    ("held", "since", "expected"),
+    [
+        pytest.param(None, 12.1, 12.25, id="a new one begins with its version"),
+        pytest.param((13, 12), 12.6, 12.25, id="changed: from the last due"),
+        pytest.param((13, 12), 11.1, 12.25, id="changed after the clock was set back: none twice"),
+        pytest.param((14, None), 13.1, 13.25, id="changed before it was ever due"),
+        pytest.param((13, None), 13.1, 13.0, id="changed when its first had come and has no outcome"),
+        pytest.param((13, 12, 12.6), 15.1, 15.25, id="back: what came while it was gone is not its own"),
+        pytest.param((13, 12, 13.1), 15.1, 12.25, id="back: one had come before it went"),
+        pytest.param((13, None, 13.1), 15.1, 13.0, id="back: its first had come before it went"),
+        pytest.param((17, 16, 16.1), 15.1, 16.25, id="back after the clock was set back: none twice"),
+        pytest.param((None, 12, 16.1), 15.1, 15.25, id="back: nothing was to follow"),
+    ],
+)
+def test_where_a_rule_goes_on_that_is_written_over_another(
+    held: tuple[float | None, ...] | None, since: float, expected: float
+) -> None:
+    """Each instant has one outcome: of what stands, `due` is the first without and `last` the newest with."""
+
+    def ms(hours: float | None) -> int | None:
+        return None if hours is None else DAY + round(hours * HOUR)
+
+    standing = Standing(*map(ms, held)) if held else None  # type: ignore[arg-type]
+    assert next_due(rule_of(EveryTrigger("", HOUR // 4)), ms(since) or 0, standing) == ms(expected)

@@ -5,8 +5,8 @@
 -- ERRORS  MALFORMED an occurrence is not as below; none of them is settled
 -- INCLUDE time counters news ring bell close rows cancel overlap birth
 -- `occurrences` is msgpack, a hundred or so, in order: [recurrence, revision, due_ms, next_ms or false: nothing follows, id or
--- false: a drop, lane, lane as written or false, missed or skipped: which a drop is, of how many dues, at_ms]. `at_ms`: when
--- the job itself is due, later than its instant by the rule's jitter.
+-- false: a drop, lane, lane as written or false, missed or skipped: which a drop is, of how many dues, at_ms, last_ms]. `at_ms`:
+-- when the job itself is due, later than its instant by the rule's jitter. `last_ms`: the newest of the dues.
 local function is_whole(value) return type(value) == 'number' and value % 1 == 0 and math.abs(value) <= NEVER_MS end
 
 local function is_text(value, or_false) return type(value) == 'string' or (or_false and value == false) end
@@ -14,7 +14,7 @@ local function is_text(value, or_false) return type(value) == 'string' or (or_fa
 local function is_well_formed(one)
   return type(one) == 'table' and is_text(one[1]) and is_whole(one[2]) and is_whole(one[3])
     and (one[4] == false or is_whole(one[4])) and is_text(one[5], true) and is_text(one[6]) and is_text(one[7], true)
-    and (one[8] == 'missed' or one[8] == 'skipped') and is_whole(one[9]) and is_whole(one[10])
+    and (one[8] == 'missed' or one[8] == 'skipped') and is_whole(one[9]) and is_whole(one[10]) and is_whole(one[11])
 end
 
 -- What code has ends with the switch to another version, whoever has not heard of it: what is due later waits until the
@@ -50,7 +50,7 @@ local function advance(name, next_ms)
   end
 end
 
-local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, drop, dropped, at_ms)
+local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, drop, dropped, at_ms, last_ms)
   local key = repeat_key(q, name)
   local rule = redis.call('HMGET', key, 'rev', 'next', 'payload', 'recent', 'paused', 'prio', 'last', 'gone', 'ov', 'jobs', 'err', 'missed',
     'skipped', 'gen')
@@ -88,7 +88,7 @@ local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, 
     jobs[#jobs + 1] = id
     if #jobs > REMEMBERED then table.remove(jobs, 1) end
   end
-  redis.call('HSET', key, 'last', due_ms, 'recent', cmsgpack.pack(recent), 'jobs', cmsgpack.pack(jobs))
+  redis.call('HSET', key, 'last', last_ms, 'recent', cmsgpack.pack(recent), 'jobs', cmsgpack.pack(jobs))
   if rule[11] then redis.call('HDEL', key, 'err') end
   advance(name, next_ms)
   if not id then
@@ -107,7 +107,7 @@ local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, 
 end
 
 local answers = {}
-for i, one in ipairs(wanted) do answers[i] = settle_one(unpack(one, 1, 10)) end
+for i, one in ipairs(wanted) do answers[i] = settle_one(unpack(one, 1, 11)) end
 file_archived(q)
 close(q)
 return answers

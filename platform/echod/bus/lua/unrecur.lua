@@ -22,4 +22,4 @@ if is_code and row[1] and not row[3] then
   return answer(q, call, 'removed')
 end
 redis.call('SREM', q.rules, name)
-return answer(q, call, redis.call('DEL', key) == 1 and not row[3] and 'removed' or 'absent')
+return answer(q, call, forget_recurrence(q, name) == 1 and not row[3] and 'removed' or 'absent')
