@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.bus.bulk import Filter, Picked
-from echod.errors import UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened
 from echod.gateway.jobs import found
 from echod.gateway.problems import Problem
@@ -226,24 +225,16 @@ async def _sweep(desk: Desk, request: Request, queues: Sequence[str], wanted: Fi
 
 async def _queue(desk: Desk, request: Request) -> str:
     """The function in the path: one that is gone, too, for as long as its jobs lie there."""
-    return await _known(desk, request.path_params["name"])
+    return await desk.known(request.path_params["name"])
 
 
 async def _queues(desk: Desk, request: Request) -> tuple[list[str], str | None]:
     """That of `function=`, which is answered too; else all that have dead jobs."""
     function = once(request, "function")
     if function is not None:
-        return [await _known(desk, function)], function
+        return [await desk.known(function)], function
     stats = await desk.bus.stats(await desk.bus.queues())
     return [queue for queue, counts in stats.items() if counts.dead], None
-
-
-async def _known(desk: Desk, name: str) -> str:
-    if name not in desk.registry.names():
-        known = await desk.bus.queues()
-        if name not in known:
-            raise UnknownFunction.near(name, sorted({*desk.registry.names(), *known}))
-    return name
 
 
 def _waiting(request: Request) -> Filter:

@@ -108,7 +108,11 @@ async def found(desk: Desk, request: Request) -> Job:
     text: str = request.path_params["id"]
     if not is_job_id(text):
         raise _unknown(text)
-    job = await desk.bus.job(JobId(text), queue=request.query_params.get("function") or None)
+    function = request.query_params.get("function") or None
+    try:
+        job = await desk.bus.job(JobId(text), queue=None if function is None else await desk.known(function))
+    except UnknownFunction:
+        raise _unknown(text) from None
     if job is None:
         raise _unknown(text)
     return job
@@ -119,9 +123,7 @@ async def _list(desk: Desk, request: Request, page: str, wanted: Filter) -> Resp
     function = once(request, "function")
     queues = await desk.bus.queues()
     names = sorted({*desk.registry.names(), *queues})
-    if function is not None and function not in names:
-        raise UnknownFunction.near(function, names)
-    queues = [function] if function is not None else queues
+    queues = [await desk.known(function)] if function is not None else queues
     found, rest = await listed(desk.bus, queues, wanted, limit, once(request, "cursor") or "")
     views = [{**brief_view(job), "orphaned": _is_orphaned(desk, job)} for job in found]
     view: View = {"jobs": views, "cursor": rest}
