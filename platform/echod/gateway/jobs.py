@@ -27,6 +27,7 @@ from echod.policy.calls import WHY_NO_JOB
 
 STATES: tuple[State, ...] = get_args(State)
 MOST = 200
+PAGE_LINES = 1_000
 LAST_LINES_MS = 1_000
 _FOLLOW_S = (0.1, 1.0)  # shortest and longest pause between two looks at a log that is being written
 
@@ -46,7 +47,9 @@ async def show(desk: Desk, request: Request) -> Response:
     view["orphaned"] = _is_orphaned(desk, job)
     view["retries"] = function.policy.retries if function else None
     if wants_page(request):
-        view["log"] = [log_view(*entry) for entry in await desk.bus.logs(job.function, job.id)]
+        entries = await desk.bus.logs(job.function, job.id, limit=PAGE_LINES + 1)
+        view["log"] = [log_view(*entry) for entry in entries[:PAGE_LINES]]
+        view["log_goes_on"] = len(entries) > PAGE_LINES
     page = shown(desk, request, "job", view)
     page.headers.update(applied)
     return page
@@ -69,7 +72,7 @@ async def logs(desk: Desk, request: Request) -> Response:
     job = await found(desk, request)
     accept = request.headers.get("accept", "")
     if "application/json" in accept and MEDIA_TYPE not in accept:
-        return answer([log_view(*entry) for entry in await desk.bus.logs(job.function, job.id)])
+        return answer(await _kept(desk, job))
     after = request.headers.get("last-event-id", "")
     if len(after) > 50 or not all(c.isdigit() or c == "-" for c in after):
         raise Problem("bad-header", f"Last-Event-ID: expected an id of this log, got {shortened(after, 40)!r}")
@@ -131,6 +134,16 @@ async def _list(desk: Desk, request: Request, page: str, wanted: Filter) -> Resp
         asked = {name: once(request, name) for name in ("function", "state", *FILTER)}
         view |= {"filter": asked, "names": names}
     return shown(desk, request, page, view)
+
+
+async def _kept(desk: Desk, job: Job) -> list[View]:
+    """Every line of its log: what the bus keeps of one is bounded."""
+    lines: list[View] = []
+    after = ""
+    while entries := await desk.bus.logs(job.function, job.id, after=after):
+        lines += [log_view(*entry) for entry in entries]
+        after = entries[-1][0]
+    return lines
 
 
 async def _followed(desk: Desk, job: Job, after: str) -> AsyncGenerator[Event | None, None]:

@@ -174,6 +174,7 @@ class LogLine(msgspec.Struct, frozen=True):
 class JobPage(Job, frozen=True, kw_only=True):
     retries: int | None = None
     log: tuple[LogLine, ...] = ()
+    log_goes_on: bool = False
 
 
 class Function(msgspec.Struct, frozen=True):

@@ -178,6 +178,7 @@ def job(page: given.JobPage, now_ms: float) -> View:
         "can_redrive": page.state == "dead",
         "can_cancel": page.state in ACTIVE_STATES and not page.cancelling,
         "log": page.log,
+        "log_goes_on": page.log_goes_on,
     }
 
 
