@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from echod.bus.clock import BEAT_S
 from echod.errors import Refused
 from echod.model.ids import JobId
 from echod.model.job import NO_LANE
 from echod.supervisor import crews, pool, supervisor
 from echod.supervisor import worker as workers
-from echod.supervisor.bells import AGAIN_S, BEAT_S
+from echod.supervisor.bells import AGAIN_S
 from echofn import frames
 from echofn.manifest import Constant, Function
 from server import Server
@@ -239,7 +240,7 @@ FORGED = frames.framed(frames.Ended(20, "done", 1, 1, 1, result=b"\xa6forged")) 
         (frames.framed(frames.Begun(7)), "protocol"),
         (frames.framed(frames.Ended(7, "done", 1, 1, 1)), "protocol"),
         (frames.framed(frames.Ended(20, "done", 1, 1, 1, result=b"\x91" * 50_000)), "protocol"),
-        (frames.framed(frames.Ready(1)), "protocol"),
+        (frames.framed(frames.Ready()), "protocol"),
         (b"\x00\x00\x10\x00half a frame", "timeout"),
     ],
     ids=[

@@ -1,7 +1,6 @@
 """What the gateway hands to the pages, as values: the JSON of design §11 and our extras.
 
-Everything has a default but the ids; unknown keys are ignored, so that routes can grow first. Field by field this is
-documented at the top of `pages/__init__.py`.
+Everything has a default but the ids; unknown keys are ignored, so that routes can grow first.
 """
 
 from __future__ import annotations
