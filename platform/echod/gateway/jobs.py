@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.bus.bulk import Filter
-from echod.bus.waiting import ENDED
 from echod.errors import BusError, UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened, shown, wants_page
 from echod.gateway.guard import withdrawn
@@ -19,10 +18,10 @@ from echod.gateway.listing import listed
 from echod.gateway.problems import Problem
 from echod.gateway.query import FILTER, filtered, number, once, one_of
 from echod.gateway.sse import MEDIA_TYPE, PING_S, Event, pausing, streamed
-from echod.gateway.views import View, brief_view, job_view, log_view
+from echod.gateway.views import View, brief_view, job_view, log_view, placed_view
 from echod.gateway.wishes import wait_seconds
 from echod.model.ids import JobId, is_job_id
-from echod.model.job import Job, State
+from echod.model.job import ENDED, Job, State
 from echod.policy.calls import WHY_NO_JOB
 
 STATES: tuple[State, ...] = get_args(State)
@@ -85,22 +84,15 @@ async def cancel(desk: Desk, request: Request) -> Response:
     said = await desk.bus.cancel(job.function, job.id)
     match said:
         case "cancelled":
-            return answer({"id": job.id, "function": job.function, "state": "cancelled", "url": f"/jobs/{job.id}"})
+            return answer(placed_view(job.id, job.function, "cancelled"))
         case "cancelling":
-            view = {
-                "id": job.id,
-                "function": job.function,
-                "state": "active",
-                "cancelling": True,
-                "url": f"/jobs/{job.id}",
-            }
-            return answer(view, status=202)
+            return answer({**placed_view(job.id, job.function, "active"), "cancelling": True}, status=202)
         case "unknown":
             raise _unknown(job.id)
         case _:
             job = await found(desk, request)
             if job.state == "cancelled":  # the same request again: its first answer was lost
-                return answer({"id": job.id, "function": job.function, "state": "cancelled", "url": f"/jobs/{job.id}"})
+                return answer(placed_view(job.id, job.function, "cancelled"))
             raise Problem(
                 "wrong-state", f"expected a job that has not ended, got one that is {job.state}", state=job.state
             )

@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from echod.bus.clock import BEAT_S
 from echod.bus.tokens import TokenRow, TokensHeld
 from echod.config import Config, is_loopback
 from echod.errors import BusError
@@ -26,7 +27,6 @@ from echod.gateway.session import is_token, session_digest
 from echod.model.token import SCOPES, Scope, digest_of, is_shaped
 
 RIGHTS: frozenset[Scope] = frozenset(SCOPES)
-BEAT_S = 20.0
 AWAY_S = 1.0  # between two looks for whom a bus that is away cannot vouch
 USED_EVERY_S = 60.0
 _AGAIN_S = 0.1  # past an end, so that it is over by the bus's clock
