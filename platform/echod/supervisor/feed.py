@@ -171,7 +171,7 @@ class Feed:
                 refused, answer = settled.refused, settled.claim
             elif count:
                 answer = await bus.claim(self.queue, claimer, count, lease_ms)
-        except (BusError, LeaseGone) as error:
+        except (BusError, LeaseGone, Refused) as error:  # what is refused was not settled: its leases end it
             self._is_calling = False
             self._runs.verdicts = going + self._runs.verdicts
             self._back_off(error)
