@@ -56,7 +56,7 @@ class LaneRules:
     @rule(lane=LANES, weight=st.integers(1, 4))
     def weigh(self, lane: str, weight: int) -> None:
         before_ms = self.now_ms()
-        self.do(self.bus.weigh("f", lane, weight))
+        self.do(self.bus.set("f", {"weight": weight}, lane=lane))
         self.model.weigh(lane, weight, before_ms)
         self.judged_anew(before_ms)
 

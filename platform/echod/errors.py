@@ -197,9 +197,3 @@ class NameTaken(Refused):
     """Another has this name, and is not to be replaced."""
 
     code = "name-taken"
-
-
-class UnknownSchedule(Refused):
-    """No schedule of that name."""
-
-    code = "unknown-schedule"

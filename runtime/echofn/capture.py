@@ -28,7 +28,7 @@ from typing import Any
 
 from echofn.faults import path_shown, raw
 from echofn.frames import MARK, MAX_LOG_BYTES, POSITION, Output, framed
-from echofn.masking import Mask
+from echofn.masking import MASK, Mask
 from echofn.package import Folder
 from echofn.quoting import hidden, hide_by
 
@@ -95,7 +95,7 @@ class Lines:
 
     def shown(self, text: str, limit: int) -> str:
         """At most `limit` characters of a text, masked while it is whole."""
-        return self.mask.text(text)[:limit]
+        return (MASK if text and self.mask.is_all else self.mask.text(text))[:limit]
 
     def send(self, frame: bytes) -> bool:
         """A frame of this run that is no output (progress). False after the run's end."""

@@ -11,10 +11,8 @@ Its end (SIGTERM, or FD closed) takes everything below it along; a SIGKILL does 
 from __future__ import annotations
 
 import ast
-import os
 import sys
 from collections.abc import Iterable, Mapping, Set
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -104,29 +102,6 @@ def package_name(folder: str) -> str:
     name = "".join(char if char.isalnum() or char == "_" else "_" for char in folder) or "functions"
     taken = name in sys.stdlib_module_names or name in ("echofn", "echod", "msgspec")
     return f"{name}_" if taken or name.startswith("__") else name
-
-
-def find_modules(folder: Path) -> tuple[Module, ...]:
-    """The modules to look into, by name.
-
-    Not: `_*.py`, `test_*.py`, `conftest.py`, `tests/`, `_*/`, dot-folders, caches, environments.
-    """
-    found: list[Module] = []
-    for directory, below, files in os.walk(folder):
-        below[:] = sorted(name for name in below if _is_looked_into(Path(directory, name)))
-        parts = Path(directory).relative_to(folder).parts
-        for file in files:
-            stem = file.removesuffix(".py")
-            if stem != file and stem != "conftest" and not stem.startswith(("_", ".", "test_")):
-                found.append(Module(".".join((*parts, stem)), "/".join((*parts, file))))
-    return tuple(sorted(found, key=lambda module: module.name))
-
-
-def _is_looked_into(directory: Path) -> bool:
-    name = directory.name
-    if name.startswith((".", "_")) or name in ("tests", "node_modules", "site-packages"):
-        return False
-    return not (directory / "pyvenv.cfg").exists() and not (directory / "conda-meta").exists()
 
 
 class Place(NamedTuple):

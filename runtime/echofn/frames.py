@@ -24,6 +24,7 @@ from typing import Literal
 
 import msgspec
 
+from echofn.codec import NIL
 from echofn.manifest import Function
 
 HEADER = struct.Struct(">I")
@@ -157,7 +158,6 @@ class Imported(msgspec.Struct, frozen=True, tag="imported", array_like=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
-    import_us: int
     walls: tuple[str, ...] = ()  # names of the walls that are up
 
 
@@ -218,7 +218,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended", array_like=True):
     wall_us: int
     cpu_us: int
     peak_bytes: int
-    result: bytes = b"\xc0"  # msgpack; done only
+    result: bytes = NIL  # msgpack; done only
     fault: Fault | None = None
     after_ms: int | None = None  # Retry(after=), Snooze
     reason: str = ""  # Fail, Cancel
@@ -232,7 +232,7 @@ class Part(msgspec.Struct, frozen=True, tag="part", array_like=True):
     index: int
     member: int  # its position in the batch
     outcome: Literal["done", "retry", "dead", "delay", "cancelled"]
-    result: bytes = b"\xc0"
+    result: bytes = NIL
     fault: Fault | None = None
     after_ms: int | None = None
     reason: str = ""

@@ -136,7 +136,7 @@ class Lifespan:
         return value
 
     def leave(self, loop: Loop, folder: Folder, mask: Mask) -> Left | None:
-        """Run the rest of it. Gives what is to be told of an end that was none: raised, or yielded once more."""
+        """Run the part after `yield`. Returns what went wrong, or None."""
         try:
             if self._manager is not None:
                 self._manager.__exit__(None, None, None)

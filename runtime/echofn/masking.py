@@ -20,6 +20,7 @@ from echofn.delivery import is_request
 from echofn.quoting import quoted
 
 MASK = "[redacted]"
+ALL = "[redacted: redact= leads to more than can be looked for]"  # instead of whatever may hold one of so many values
 SHORTEST = 6  # characters
 LEAST_CARRIED = 16  # of a secret in data that is kept: what is shorter may be a word that the data has anyway
 _MOVES = 1_000  # of a seam; only a value that repeats itself asks for more
@@ -33,6 +34,9 @@ _words_of = re.compile(
     r"""[^\s"'<>{}\[\],;:&=]{1,256}"""
 ).findall  # a longer one in pieces: all of them recur where it does
 _MOST_WORDS = 250  # of a body, each of which costs every line of the run
+_MOST_SPELLINGS = 5_000  # of what redact= leads to: each costs every line of the run, and making them stops a node
+_MOST_CHARACTERS = 64 * 1024  # of the same, lines of a long text counted again
+_MOST_LOOKS = 20_000_000  # spellings times texts: half a second
 _is_plain = re.compile(r"[\w.~-]*", re.ASCII).fullmatch
 ROOTS = ("json", "headers", "query", "params")  # of paths into a webhook's request
 
@@ -42,22 +46,35 @@ Steps = tuple[str, ...]
 class Mask:
     """Values to be replaced wherever they are found."""
 
-    __slots__ = ("_carried", "_numbers", "_spellings")
+    __slots__ = ("_carried", "_numbers", "_spellings", "is_all")
 
-    def __init__(self, values: Iterable[object] = (), also: Mask | None = None) -> None:
+    def __init__(self, values: Iterable[object] = (), also: Mask | None = None, *, is_bounded: bool = False) -> None:
+        """`is_bounded`: where these are too many, or too long, whatever is shown is masked instead (`is_all`)."""
         texts = {text for value in values for text in _texts(value) if len(text) >= SHORTEST}
-        found = {spelling for text in texts for spelling in _spellings(text) if len(spelling) >= SHORTEST}
-        numbers = {number for text in texts for number in _numbers(text) if _digits(number) >= SHORTEST}
+        found: set[str] = set()
+        numbers: set[float] = set()
+        self.is_all = is_bounded and (len(texts) > _MOST_SPELLINGS or sum(map(len, texts)) > _MOST_CHARACTERS)
+        for text in () if self.is_all else texts:
+            found.update(spelling for spelling in _spellings(text) if len(spelling) >= SHORTEST)
+            numbers.update(number for number in _numbers(text) if _digits(number) >= SHORTEST)
+            if is_bounded and len(found) > _MOST_SPELLINGS:
+                self.is_all = True
+                break
         found.update(str(each) for number in numbers for each in _kinds(number))
         if also is not None:
             found.update(also._spellings)
             numbers |= also._numbers
+        if self.is_all:
+            found.clear()
+            numbers.clear()
         self._spellings: tuple[str, ...] = tuple(sorted(found, key=len, reverse=True))
         self._numbers: frozenset[float] = frozenset(numbers)
         self._carried: tuple[bytes, ...] | None = None  # as data has those that are long enough
 
     def text(self, text: str) -> str:
         """The text without them. Mask before cutting: a part of a value is not found."""
+        if self.is_all:
+            return ALL if text.strip() else text
         for spelling in self._spellings:
             if spelling in text:
                 text = text.replace(spelling, MASK)
@@ -88,6 +105,8 @@ class Mask:
 
     def value(self, value: Any) -> Any:
         """Builtins without them, keys and bytes included."""
+        if self.is_all:
+            return value if value is None or isinstance(value, bool) else ALL
         match value:
             case str():
                 return self.text(value)
@@ -104,8 +123,15 @@ class Mask:
             case _:
                 return value
 
+    def looks(self, value: Any) -> int:
+        """What `value` costs, in searches of a short text."""
+        sizes = (len(leaf) if isinstance(leaf, (str, bytes)) else 0 for leaf in _within(value))
+        return len(self._spellings) * sum(1 + size // 100 for size in sizes)
+
     def is_in(self, data: bytes) -> bool:
         """Whether one of at least `LEAST_CARRIED` characters, as text or as a number, is in MessagePack or in text."""
+        if self.is_all:
+            return True
         if self._carried is None:
             texts = [text.encode("utf-8", "replace") for text in self._spellings if len(text) >= LEAST_CARRIED]
             numbers = [each for number in self._numbers for each in _kinds(number) if _is_carried(each)]
@@ -139,8 +165,9 @@ def leaves(payload: Any, redact: Sequence[str]) -> list[object]:
 def shown(value: Any, payload: Any, redact: Sequence[str]) -> Any:
     """A payload, or its job's result, as people may see it: masked where paths lead, and where those values recur."""
     try:
+        mask = Mask(leaves(payload, redact), is_bounded=True)
         hidden = _request(value, redact) if is_request(value) else _hidden(value, _into_payload(redact))
-        return Mask(leaves(payload, redact)).value(hidden)
+        return ALL if mask.looks(hidden) > _MOST_LOOKS else mask.value(hidden)
     except RecursionError:
         return MASK
 

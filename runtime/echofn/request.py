@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 FORM = "application/x-www-form-urlencoded"
 ENVELOPE = frozenset({"method", "path", "params", "query", "headers", "body"})  # the payload's keys
 
+# What a sender may name: text that is decoded in one pass. Others of Python's take quadratic time (punycode, idna),
+# reach files' and mails' formats (uu, quopri) or are read as another text by everybody else (utf-7, EBCDIC).
+_CHARSETS = (
+    "ascii utf_8 utf_8_sig utf_16 utf_16_be utf_16_le utf_32 utf_32_be utf_32_le latin_1 "
+    "iso8859_1 iso8859_2 iso8859_3 iso8859_4 iso8859_5 iso8859_6 iso8859_7 iso8859_8 iso8859_9 iso8859_10 "
+    "iso8859_11 iso8859_13 iso8859_14 iso8859_15 iso8859_16 "
+    "cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 cp437 cp737 cp775 cp850 cp852 cp855 cp857 "
+    "cp858 cp860 cp861 cp862 cp863 cp864 cp865 cp866 cp869 cp874 cp932 cp949 cp950 "
+    "koi8_r koi8_u mac_roman mac_cyrillic tis_620 big5 big5hkscs euc_jp euc_kr gb18030 gb2312 gbk shift_jis"
+)
+CHARSETS = frozenset(_CHARSETS.split())
+
 
 class Headers(dict[str, str]):
     """Headers by name, whatever its case. One that came several times is joined with commas."""
@@ -132,16 +144,17 @@ def _fields(body: bytes) -> list[tuple[str, Any]]:
 
 
 def _charset(content_type: str) -> str | None:
-    """The charset that a Content-Type names, where Python knows it as one of text."""
+    """Python's name of the charset that a Content-Type names; None for what is not of `CHARSETS`."""
     for parameter in content_type.split(";")[1:]:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset":
-            wanted = value.strip().strip("\"'").lower()
-            try:
-                "".encode(wanted)
-            except (LookupError, ValueError):
-                return None
-            return "utf-8-sig" if wanted in ("utf-8", "utf8") else wanted
+            from encodings import normalize_encoding
+            from encodings.aliases import aliases
+
+            # codecs.lookup remembers every name that it was ever asked for
+            wanted = normalize_encoding(value.strip().strip("\"'").lower())
+            found = aliases.get(wanted, wanted)
+            return ("utf_8_sig" if found == "utf_8" else found) if found in CHARSETS else None
     return None
 
 

@@ -89,7 +89,8 @@ class Run:
         self.mask = session.mask
         if redact:
             payloads = [member.payload for member in job.members] or [job.payload]
-            self.mask = Mask([leaf for each in payloads for leaf in leaves_of(each, redact)], also=session.mask)
+            hidden = [leaf for each in payloads for leaf in leaves_of(each, redact)]
+            self.mask = Mask(hidden, also=session.mask, is_bounded=True)
         self.lines = capture.Lines(index, session.send, self._start, self.mask)
         self.within = contextvars.Context()
         self.within.run(capture.current.set, self.lines)

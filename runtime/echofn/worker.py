@@ -155,9 +155,8 @@ def _prepared(
     capture.install(session.outside, session.folder)
     session.marks = capture.Marks()
     refusals.watch()
-    start = time.perf_counter()
     session.prepare()
-    return session, Inbox(own_end), Ready(int((time.perf_counter() - start) * 1_000_000), up)
+    return session, Inbox(own_end), Ready(up)
 
 
 def _failed(error: BaseException, spawn: Spawn, refusals: Refusals, mask: Mask) -> Failed:

@@ -7,7 +7,7 @@ import re
 
 import msgspec
 import pytest
-from playwright.async_api import Dialog, Page, expect
+from playwright.async_api import Dialog, Page, Route, expect
 
 from browser import sample
 from browser.conftest import Opener
@@ -504,3 +504,22 @@ async def test_a_form_keeps_every_digit_and_refuses_what_it_cannot_hold(rig: Rig
         await form.click()
         await expect(page.locator("#invoke [role=alert]")).to_contain_text("“other” has no field")
         await expect(raw).to_have_attribute("aria-selected", "true")
+
+
+async def test_a_log_comes_back_after_an_answer_that_was_no_stream(rig: Rig, opened: Opener) -> None:
+    id = await rig.mint("hello.any", 1)
+    written = [LogLine(at_ms=1, attempt=1, stream="log", level="INFO", logger="x", text=text) for text in ("a", "b")]
+    await rig.bus.log("hello.any", JobId(id), written[:1])
+    async with opened(f"{base(rig)}/healthz", allowed=(503,)) as page:
+        refused: list[str] = []
+
+        async def busy(route: Route) -> None:
+            refused.append(route.request.url)
+            await (route.fulfill(status=503, body="{}") if len(refused) == 1 else route.continue_())
+
+        await page.route("**/logs", busy)
+        await page.goto(f"{base(rig)}/jobs/{id}")
+        await expect(page.locator(".log-line .text")).to_have_text(["a"])
+        await rig.bus.log("hello.any", JobId(id), written[1:])
+        await expect(page.locator(".log-line .text")).to_have_text(["a", "b"])
+        assert len(refused) == 2

@@ -232,6 +232,7 @@ SHOWN: dict[str, dict[str, str]] = {  # verb, kind: the test that must have seen
         "answered": "limits: a_setting_sent_again_changes_nothing_more",
     },
     "settle": {
+        "MALFORMED": "settle: a_malformed_verdict_settles_none_of_its_call[done-0-ended-kind]",
         "answered": "settle: a_settle_claims_the_next_in_the_same_step",
         "blocked capped": "limits: a_limit_below_what_runs_takes_nothing_back",
         "blocked empty": "settle: a_settle_that_asks_for_more_says_why_there_is_nothing",

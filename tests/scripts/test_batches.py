@@ -55,7 +55,7 @@ async def test_a_queue_without_batches_names_no_turn(bus: Bus) -> None:
 
 async def test_a_batch_is_charged_for_each_of_its_jobs(bus: Bus, server: Server) -> None:
     await batched(bus)
-    await bus.weigh("f", "a", 2)
+    await bus.set("f", {"weight": 2}, lane="a")
     await mint(bus, lane="a", count=5)
     await mint(bus, lane="b", count=7)
     await turns(bus, 1)
@@ -270,7 +270,7 @@ async def test_the_wait_is_the_oldest_jobs_whatever_runs_first(bus: Bus, server:
     await mint(bus, priority=1)
     began_ms = int(audit(server, "f").rows[old][b"m"])
     assert audit(server, "f").later == {"-": began_ms + WAIT_MS}
-    await bus.weigh("f", "-", 2)  # it is judged anew
+    await bus.set("f", {"weight": 2}, lane="-")  # it is judged anew
     assert audit(server, "f").later == {"-": began_ms + WAIT_MS}
 
 

@@ -229,7 +229,7 @@ async def test_a_move_sent_again_leaves_what_another_moved_since(bus: Bus, serve
 @pytest.mark.parametrize("paused", [True, False])
 async def test_a_lane_that_is_moved_to_keeps_its_own_settings(bus: Bus, server: Server, paused: bool) -> None:
     ids = await mint(bus, lane="a")
-    await bus.weigh("f", "b", 7)
+    await bus.set("f", {"weight": 7}, lane="b")
     if paused:
         await bus.pause("f", lane="b")
     await bus.move("f", ids, "b")

@@ -160,7 +160,7 @@ async def test_claiming_at_once_equals_claiming_one_by_one(bus: Bus, server: Ser
     for queue in ("at-once", "one-by-one"):
         for index, lane in enumerate(lanes):
             await mint(bus, queue, count=3 + index * 2, lane=lane)
-        await bus.weigh(queue, "a", 3)
+        await bus.set(queue, {"weight": 3}, lane="a")
     together = [job.lane for job in await claim(bus, 9, "at-once")]
     singly = [(await claim_one(bus, "one-by-one")).lane for _ in range(len(together))]
     assert together == singly
@@ -170,7 +170,7 @@ async def test_claiming_at_once_equals_claiming_one_by_one(bus: Bus, server: Ser
 
 
 async def test_shares_follow_weights(bus: Bus) -> None:
-    await bus.weigh("f", "a", 3)
+    await bus.set("f", {"weight": 3}, lane="a")
     for lane in "ab":
         await mint(bus, count=40, lane=lane)
     lanes = await served(bus, 40)

@@ -162,3 +162,13 @@ async def test_who_is_waited_for_at_the_close_is_told(keen: Bus, disk: Server) -
     await keen.close()
     with pytest.raises(BusAway):
         await asyncio.wait_for(waiting, PATIENCE_S / 2)
+
+
+async def test_a_server_that_only_such_mints_find_full_is_relieved(keen: Bus, disk: Server) -> None:
+    disk.command("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(BusFull):
+        await fsynced(keen, one(keen))
+    assert keen._relieving is not None  # "archives give way" shows what it does
+    disk.command("CONFIG", "SET", "maxmemory", "0")
+    async with asyncio.timeout(PATIENCE_S):
+        await keen._relieving

@@ -436,16 +436,16 @@ async def test_shares_follow_the_weight_whoever_set_it(bus: Bus, weigh: str) -> 
     """Each of the four; the lane's own counts before what code says by lane, that before the default of all."""
     if weigh == "code":
         await code(bus, lane_weight=3)
-        await bus.weigh("f", "b", 1)
+        await bus.set("f", {"weight": 1}, lane="b")
     elif weigh == "by lane":
         await code(bus, lane_weight={"a": 3})
     elif weigh == "by hand":
         await code(bus, lane_weight={"b": 50})
         await bus.set("f", {"weight": 3})
-        await bus.weigh("f", "b", 1)
+        await bus.set("f", {"weight": 1}, lane="b")
     else:
         await code(bus, lane_weight={"a": 50})
-        await bus.weigh("f", "a", 3)
+        await bus.set("f", {"weight": 3}, lane="a")
     for lane in "ab":
         await mint(bus, lane=lane, count=80)
     assert by_lane(await claim(bus, 80)) == {"a": 60, "b": 20}

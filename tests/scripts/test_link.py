@@ -15,6 +15,8 @@ from audit import audit
 from doing import LEASE_MS, ME, SHIPPED_S, claim, claim_one, counted, done, impatient, mint, settle
 from echod.bus import Bus, address
 from echod.bus.bus import check_kind
+from echod.bus.core import PLACES_REMEMBERED
+from echod.bus.keys import escape
 from echod.errors import BusAway, BusError, BusReadOnly, BusUnfit
 from echod.model.ids import JobId, NodeId
 from echod.model.job import Mint, Minted, Unique
@@ -708,3 +710,17 @@ async def test_a_call_that_fails_half_way_leaves_nothing_to_the_next(bus: Bus, s
     await mint(bus, "g", count=3)
     assert len(await claim(bus, 2, "g")) == 2
     audit(server, "g")
+
+
+async def test_names_are_remembered_where_keys_do_not_say_them_and_so_many_at_most(bus: Bus) -> None:
+    await bus.mint("dünn", [Mint(id=bus.new_job_id(), payload=b"")])
+    await bus.mint("plain", [Mint(id=bus.new_job_id(), payload=b"")])
+    assert await bus.queues() == ["dünn", "plain"]
+    escaped = escape("dünn")
+    assert bus._names == {escaped: "dünn"}
+    for n in range(2 * PLACES_REMEMBERED):
+        bus.base(f"no such queue {n}")
+    assert max(len(bus._names), len(bus._bases)) <= PLACES_REMEMBERED + 1
+    assert escaped not in bus._names
+    assert await bus.name_of(escaped) == "dünn"
+    assert await bus.name_of("plain") == "plain"

@@ -172,7 +172,7 @@ async def test_totals_only_grow_whatever_is_trimmed(bus: Bus, server: Server) ->
 async def test_lanes_with_work_are_listed_as_people_wrote_them(bus: Bus) -> None:
     from echod.bus.answers import LaneRow
 
-    await bus.weigh("f", "a", 7)
+    await bus.set("f", {"weight": 7}, lane="a")
     for lane, count in (("Ümlaut", 2), ("a", 1), ("held", 1)):
         await mint(bus, count=count, lane=lane)
     await bus.pause("f", lane="held")

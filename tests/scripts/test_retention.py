@@ -62,7 +62,7 @@ async def a_round(bus: Bus, number: int) -> None:
     await bus.cancel("f", mints[1].id)
     await bus.drain("f", [mint.id for mint in mints[100:150]])
     await bus.move("f", [mint.id for mint in mints[150:200]], f"moved {number}")
-    await bus.weigh("f", f"tenant {number}.1", 7)
+    await bus.set("f", {"weight": 7}, lane=f"tenant {number}.1")
     await bus.set("f", {"weight": None}, lane=f"tenant {number}.1")
 
 

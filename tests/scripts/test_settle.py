@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -9,9 +10,10 @@ import pytest
 
 from audit import audit
 from doing import LEASE_MS, ME, claim, claim_one, counted, dead, done, hold, mint, retry, run, settle
-from echod.bus import Bus
+from echod.bus import Bus, working
 from echod.bus.rows import hold_row, pack, verdict_row
-from echod.model.job import Cancelled, Child, Claimed, Delay, Done, Error, Hold, Mint, Release
+from echod.errors import Refused
+from echod.model.job import Cancelled, Child, Claimed, Delay, Done, Error, Hold, Mint, Release, Verdict
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
 
@@ -385,3 +387,53 @@ async def test_a_settle_that_asks_for_more_says_why_there_is_nothing(bus: Bus) -
     await bus.pause("f")
     claim = (await bus.settle("f", ME, [done(job)], count=1, lease_ms=LEASE_MS)).claim
     assert (claim.jobs, claim.blocked) == ((), "paused")
+
+
+SPOILT: list[tuple[str, int, Any, str]] = [
+    ("done", 0, "ended", "kind"),
+    ("done", 0, None, "kind"),
+    ("done", 2, "1", "fence"),
+    ("done", 4, False, "run"),
+    ("done", 5, None, "run"),
+    ("done", 6, math.nan, "run"),
+    ("done", 7, None, "result"),
+    ("done", 8, [["JOB00000000009", 5]], "children"),
+    ("done", 8, "none", "children"),
+    ("retry", 8, None, "cause"),
+    ("retry", 9, None, "delay"),
+    ("dead", 7, 5, "error"),
+    ("delay", 7, None, "delay"),
+    ("cancelled", 7, 5, "error"),
+]
+
+
+@pytest.mark.parametrize(("kind", "index", "value", "told"), SPOILT)
+async def test_a_malformed_verdict_settles_none_of_its_call(
+    bus: Bus, server: Server, monkeypatch: pytest.MonkeyPatch, kind: str, index: int, value: Any, told: str
+) -> None:
+    """One that broke off in the middle left its job in no place at all, and those before it settled."""
+    await mint(bus, count=2)
+    first, second = await claim(bus, 2)
+    bad = {
+        "done": done(second),
+        "retry": retry(second),
+        "dead": dead(second),
+        "delay": Delay(hold(second), run(second), 1_000),
+        "cancelled": Cancelled(hold(second), run(second), "by hand"),
+    }[kind]
+    as_it_is = working.verdict_row
+
+    def spoilt(verdict: Verdict) -> list[Any]:
+        row = as_it_is(verdict)
+        if verdict is bad:
+            row[index] = value
+        return row
+
+    monkeypatch.setattr(working, "verdict_row", spoilt)
+    with pytest.raises(Refused, match=f"MALFORMED verdict 2: expected another .*{told}.*nothing was settled"):
+        await settle(bus, [done(first), bad])
+    books = audit(server, "f")
+    assert (set(books.active), books.done) == ({first.id, second.id}, {})
+    monkeypatch.setattr(working, "verdict_row", as_it_is)
+    await settle(bus, [done(first), done(second)])
+    assert len(audit(server, "f").done) == 2

@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from echod.bus import working
+from echod.bus.clock import BEAT_S
 from echod.errors import Refused
 from echod.model.ids import JobId
-from echod.model.job import NO_LANE
+from echod.model.job import NO_LANE, Verdict
 from echod.supervisor import crews, pool, supervisor
 from echod.supervisor import worker as workers
-from echod.supervisor.bells import AGAIN_S, BEAT_S
+from echod.supervisor.bells import AGAIN_S
 from echofn import frames
 from echofn.manifest import Constant, Function
 from server import Server
@@ -239,7 +241,7 @@ FORGED = frames.framed(frames.Ended(20, "done", 1, 1, 1, result=b"\xa6forged")) 
         (frames.framed(frames.Begun(7)), "protocol"),
         (frames.framed(frames.Ended(7, "done", 1, 1, 1)), "protocol"),
         (frames.framed(frames.Ended(20, "done", 1, 1, 1, result=b"\x91" * 50_000)), "protocol"),
-        (frames.framed(frames.Ready(1)), "protocol"),
+        (frames.framed(frames.Ready()), "protocol"),
         (b"\x00\x00\x10\x00half a frame", "timeout"),
     ],
     ids=[
@@ -1126,3 +1128,21 @@ async def test_memory_and_cpu_are_those_of_the_process_that_runs_the_handler(mak
         seen = node.workers("act")
         assert seen["rss_bytes"] > 100 << 20
         assert seen["cpu_s"] > 0.1
+
+
+async def test_verdicts_that_the_bus_refuses_are_told_again_and_the_queue_goes_on(
+    node: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_it_is, spoilt = working.verdict_row, list[str]()
+
+    def spoil_once(verdict: Verdict) -> list[Any]:
+        row = as_it_is(verdict)
+        if not spoilt:
+            spoilt.append(verdict.hold.id)
+            row[5] = None
+        return row
+
+    monkeypatch.setattr(working, "verdict_row", spoil_once)
+    jobs = await node.mint_many("act", [{"do": "return", "value": number} for number in range(5)])
+    assert [job.state for job in await node.all_ended("act", jobs)] == ["done"] * 5
+    assert len(spoilt) == 1

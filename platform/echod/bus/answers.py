@@ -31,7 +31,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True):
 
 
 class SettleAnswer(msgspec.Struct, frozen=True):
-    """`refused`: whose fence was stale, nothing changed for them. `out`: children that wait to be minted."""
+    """`refused`: whose fence was stale, nothing changed for them."""
 
     refused: tuple[JobId, ...]
     claim: ClaimAnswer

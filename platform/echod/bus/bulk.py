@@ -12,7 +12,7 @@ import msgspec
 
 from echod.bus.core import Core
 from echod.bus.keys import escape
-from echod.bus.rows import STATE_LETTERS, lane_key, own_word, pack, utf8
+from echod.bus.rows import STATE_LETTERS, ids_of, lane_key, own_word, pack, utf8
 from echod.bus.wire import Argument
 from echod.model.ids import JobId
 from echod.model.job import State
@@ -77,29 +77,25 @@ class Bulk(Core):
             limit=limit,
             scan=SCAN,
         )
-        return Picked(now_ms, bound.decode(), _ids(ids), after.decode())
+        return Picked(now_ms, bound.decode(), ids_of(ids), after.decode())
 
     async def drain(self, queue: str, ids: Sequence[str]) -> tuple[JobId, ...]:
         """Cancel those that wait, in a lane or the schedule; the others are left as they are."""
-        return _ids(await self.run("drain", queue, ids=pack(list(ids)), call=own_word()))
+        return ids_of(await self.run("drain", queue, ids=pack(list(ids)), call=own_word()))
 
     async def move(self, queue: str, ids: Sequence[str], lane: str) -> tuple[JobId, ...]:
         """Give those that wait another lane; answers which are of that lane now."""
         key, written = lane_key(lane)
         reply = await self.run("move", queue, lane=key, lane_name=utf8(written), ids=pack(list(ids)), call=own_word())
-        return _ids(reply)
+        return ids_of(reply)
 
     async def purge(self, queue: str, ids: Sequence[str], states: Sequence[State]) -> tuple[JobId, ...]:
         """Delete those that lie ended in one of these states, logs too; answers which are gone."""
         letters = "".join(STATE_LETTERS[state] for state in states)
-        return _ids(await self.run("purge", queue, states=letters, ids=pack(list(ids))))
+        return ids_of(await self.run("purge", queue, states=letters, ids=pack(list(ids))))
 
     async def redrive(self, queue: str, ids: Sequence[str], *, due_ms: Sequence[int] = ()) -> Redriven:
         """Dead jobs run again: now, or each from its instant of `due_ms` on."""
         jobs = list(zip(ids, due_ms or [0] * len(ids), strict=True))
         redriven, refused = await self.run("redrive", queue, jobs=pack(jobs), call=own_word())
-        return Redriven(_ids(redriven), tuple((JobId(a.decode()), JobId(b.decode())) for a, b in refused))
-
-
-def _ids(reply: Sequence[bytes]) -> tuple[JobId, ...]:
-    return tuple(JobId(id.decode()) for id in reply)
+        return Redriven(ids_of(redriven), tuple((JobId(a.decode()), JobId(b.decode())) for a, b in refused))

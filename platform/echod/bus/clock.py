@@ -12,7 +12,8 @@ import time
 from echod.errors import LeaseGone
 from echod.model.ids import JobId, Snowflakes, branded
 
-NODE_LEASE_MS = 60_000
+NODE_LEASE_MS = 60_000  # a node renews its number to this far ahead with each beat
+BEAT_S = 20.0  # who waits for news looks by itself once it is so old: news can be lost
 
 
 def monotonic_ms() -> float:

@@ -69,7 +69,7 @@ class Core:
             self._relieving = asyncio.create_task(self._relieve(), name="bus-relief")
 
     async def _relieve(self) -> None:
-        """Let archives give way until there is room; where the server cannot be asked, the next -OOM begins anew."""
+        """Let archives give way until there is room; if the server does not answer, the next -OOM tries again."""
         with contextlib.suppress(BusError):
             used, limit = 1, 1
             while limit and used >= limit * ROOM:
@@ -94,8 +94,10 @@ class Core:
         if base is None:
             if len(self._bases) > PLACES_REMEMBERED:
                 self._bases.clear()
+                self._names.clear()
             base = self._bases[queue] = self.keys.queue(queue)
-            self._names[key_names.escape(queue)] = queue
+            if (escaped := key_names.escape(queue)) != queue:
+                self._names[escaped] = queue
         return base
 
     async def name_of(self, escaped: str) -> str:
@@ -109,9 +111,9 @@ class Core:
     async def queues(self) -> list[str]:
         """Every queue that ever had a job, a rule or a policy."""
         flat: list[bytes] = await self.link.command("HGETALL", self.keys.queues)
-        for index in range(0, len(flat), 2):
-            self._names[flat[index].decode()] = flat[index + 1].decode("utf-8", "surrogatepass")
-        return sorted(self._names[flat[index].decode()] for index in range(0, len(flat), 2))
+        names = {flat[at].decode(): flat[at + 1].decode("utf-8", "surrogatepass") for at in range(0, len(flat), 2)}
+        self._names.update((escaped, name) for escaped, name in names.items() if escaped != name)
+        return sorted(names.values())
 
     def remember_place(self, job: str, queue: str) -> None:
         self._places[job] = queue

@@ -104,7 +104,6 @@ class Link:
         self._came_up = asyncio.Event()
         self._trouble: EchodError = BusAway("not connected yet")
         self._keeper: asyncio.Task[None] | None = None
-        self.reconnects = 0
         self.patience_s = CALL_TIMEOUT_S  # how long a call may take; tests on a busy machine have more of it
 
     @property
@@ -225,5 +224,4 @@ class Link:
                     self._trouble = error
                     await asyncio.sleep(pauses.take())
             pauses.reset()
-            self.reconnects += 1
             self._adopt(wire)

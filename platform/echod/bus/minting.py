@@ -12,7 +12,7 @@ from echod.bus.core import Core
 from echod.bus.durable import Durable
 from echod.bus.rows import mint_row, pack, utf8
 from echod.bus.wire import Argument
-from echod.errors import Refused
+from echod.errors import BusFull, Refused
 from echod.model.ids import JobId
 from echod.model.job import Conflict, Full, Mint, MintAnswer, Minted, Stale, Taken
 
@@ -104,9 +104,12 @@ class Minting(Core):
         script, again = self.scripts["mint"], {**arguments, "resend": 1}
         is_confirmed = True
         if fsync:
-            outcome = await self.durable.script(
-                script, self.keys_of(queue), script.bound(arguments), script.bound(again)
-            )
+            keys, first, second = self.keys_of(queue), script.bound(arguments), script.bound(again)
+            try:
+                outcome = await self.durable.script(script, keys, first, second)
+            except BusFull:
+                self.relieve()
+                raise
             replies, is_confirmed = outcome.reply, outcome.is_confirmed
         else:
             replies = await self.run_script(script, queue, arguments, again)

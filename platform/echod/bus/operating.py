@@ -47,12 +47,6 @@ class Operating(Core):
     async def resume(self, queue: str, *, lane: str | None = None) -> None:
         await self.set(queue, {"paused": None}, lane=lane)
 
-    async def weigh(self, queue: str, lane: str, weight: int) -> None:
-        """A lane's share, 1 to 100."""
-        if not 1 <= weight <= 100:
-            raise ValueError(f"expected a weight from 1 to 100, got {weight}")
-        await self.set(queue, {"weight": weight}, lane=lane)
-
     async def set(self, queue: str, changes: Mapping[str, Setting], *, lane: str | None = None) -> None:
         """Set a queue, or a lane of it, by hand: it holds until it is set back with None, whatever code says meanwhile.
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from echod.bus.answers import LaneRow, Limits, Metrics, MinutePoint, QueueStats
-from echod.bus.bulk import Filter, filter_arguments
+from echod.bus.bulk import SCAN, Filter, filter_arguments
 from echod.bus.core import Core
 from echod.bus.rows import job
 from echod.errors import BusAway, BusError, BusUnfit
@@ -18,7 +18,6 @@ from echod.model.job import Job
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MINUTES_KEPT_MS = 2 * HOUR_MS
 SERIES_MINUTES = 60
-SCAN = 2000
 _BRIEF = tuple(b"l ln s r d m w a f st e oc pa v z er x pg bh".split())  # as jobs.lua answers them
 _COUNTERS = frozenset(
     ("minted", "done", "failed", "retried", "dead", "cancelled", "timeouts", "lost", "missed", "skipped", "refused")

@@ -32,13 +32,13 @@ from echod.model.job import (
     Unique,
     Verdict,
 )
+from echofn.codec import NIL
 
 pack = msgspec.msgpack.Encoder().encode
 _child = msgspec.msgpack.Decoder(Child)
 _error = msgspec.msgpack.Decoder(Error)
 _plain = msgspec.msgpack.Decoder()
 _past = msgspec.msgpack.Decoder(list[tuple[int, str, str, int, msgspec.Raw]])
-NIL = b"\xc0"
 NEVER_MS = (1 << 53) - 1  # where in `schedule` a job lies that waits for another to end; as lua/include/rows.lua
 _STATES: dict[bytes | None, State] = {
     None: "pending",
@@ -51,6 +51,11 @@ _STATES: dict[bytes | None, State] = {
 STATE_LETTERS: dict[str, str] = {state: letter.decode() if letter else "p" for letter, state in _STATES.items()}
 _REASONS: dict[bytes, Reason] = {b"delay": "delay", b"at": "at", b"retry": "retry", b"snooze": "snooze"}
 _HISTORY_FIELDS = len(History.__struct_fields__)
+
+
+def ids_of(reply: Sequence[bytes]) -> tuple[JobId, ...]:
+    """Ids of jobs, as scripts answer them."""
+    return tuple(JobId(id.decode()) for id in reply)
 
 
 def utf8(text: str) -> bytes:

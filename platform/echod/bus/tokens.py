@@ -85,6 +85,11 @@ class Tokens(Core):
         """Note that a token was used."""
         await self.run("token_used", digest=digest)
 
+    async def token_row(self, digest: str) -> TokenRow | None:
+        """The row of a digest, an expired one too."""
+        raw: bytes | None = await self.link.command("HGET", self.keys.tokens, digest)
+        return None if raw is None else _token(digest, raw)
+
     async def tokens(self) -> TokensHeld:
         """Every row, expired ones too; and whether a token was ever made here."""
         flat: list[bytes] = await self.link.command("HGETALL", self.keys.tokens)

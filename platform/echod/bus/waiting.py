@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from echod.bus.bus import Bus
 from echod.errors import BusError
 from echod.model.ids import JobId
-from echod.model.job import Job
+from echod.model.job import ENDED, Job
 
-ENDED = ("done", "dead", "cancelled")
 _LOOK_S = (0.05, 1.0)  # first and longest wait between two looks at a job whose news could not be asked for
 _CHECK_S = 5.0  # between looks at any other: news can be lost with a connection
 

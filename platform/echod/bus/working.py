@@ -17,7 +17,7 @@ from echod.bus.answers import Blocked, ClaimAnswer, ExtendAnswer, SettleAnswer
 from echod.bus.clock import monotonic_ms
 from echod.bus.core import Core
 from echod.bus.driving import driven_ms
-from echod.bus.rows import child_of, claimed, hold_row, pack, verdict_row
+from echod.bus.rows import child_of, claimed, hold_row, ids_of, pack, verdict_row
 from echod.bus.wire import Argument
 from echod.errors import BusAway, BusError, BusFull
 from echod.model.ids import JobId
@@ -173,7 +173,7 @@ class Working(Core):
             holds=pack([hold_row(hold) for hold in holds]),
             begun=pack([[*hold_row(hold), *began_ms[number : number + 1]] for number, hold in enumerate(begun)]),
         )
-        return ExtendAnswer(now_ms, _ids(lost), _ids(stopping))
+        return ExtendAnswer(now_ms, ids_of(lost), ids_of(stopping))
 
     async def progress(self, queue: str, hold: Hold, fraction: float, note: str = "") -> bool:
         """Note how far a run is; False where the hold is stale."""
@@ -209,14 +209,10 @@ class Working(Core):
             await self.link.command("HDEL", f"{self.base(queue)}out", *ids)
 
 
-def _ids(reply: list[bytes]) -> tuple[JobId, ...]:
-    return tuple(JobId(id.decode()) for id in reply)
-
-
 def _answer(reply: list[Any], queue: str) -> SettleAnswer:
     at_ms, refused, jobs, blocked, retry_in_ms, limited, *rebuilt_ms = reply
     return SettleAnswer(
-        _ids(refused),
+        ids_of(refused),
         ClaimAnswer(
             rebuilt_ms[0] if rebuilt_ms else at_ms,
             tuple(claimed(job, queue, at_ms) for job in jobs),

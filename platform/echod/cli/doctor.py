@@ -62,7 +62,7 @@ async def _examined(address: str, config: Config) -> tuple[dict[str, Any], list[
         server["listpack_bytes"] = int(listpack) if listpack else None
         findings = diagnosis.of_server(msgspec.convert(server, diagnosis.Vitals))
         findings += [finding async for finding in _around(bus, address, server, told)]
-        findings += [finding async for finding in _upon(bus, config)]
+        findings += [finding async for finding in _upon(bus)]
         return server, findings
     finally:
         await bus.close()
@@ -85,7 +85,7 @@ async def _around(bus: Bus, address: str, server: dict[str, Any], told: dict[str
         yield Finding("access", "problem", text, "set requirepass, or an ACL, and give it in --bus")
 
 
-async def _upon(bus: Bus, config: Config) -> AsyncIterator[Finding]:
+async def _upon(bus: Bus) -> AsyncIterator[Finding]:
     """What echod keeps on the server: its verbs, nodes, queues and their jobs."""
     there, scripts = await bus.loaded_scripts()
     yield Finding("scripts", "fine", f"{there} of {scripts} loaded; others are loaded when they are used")

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar, Union
 import msgspec
 
 from echod.errors import InvalidPayload, NotCallable, Refused
-from echod.model.job import Error, Reason, State
+from echod.model.job import ENDED, Error, Reason, State
 from echod.policy import calls
 from echofn import children, codec, frames
 from echofn.package import package_around
@@ -80,7 +80,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        return self.state in ("done", "dead", "cancelled")
+        return self.state in ENDED
 
 
 class Repeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -16,13 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.bus.bulk import Filter, Picked
-from echod.errors import UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened
 from echod.gateway.jobs import found
 from echod.gateway.problems import Problem
 from echod.gateway.query import filtered, once, one_of
 from echod.gateway.shapes import Count, JobText
-from echod.gateway.views import View
+from echod.gateway.views import View, placed_view
 from echofn.units import rate
 
 PARTS = 8  # calls to the bus that pick and change, per request
@@ -104,7 +103,7 @@ class _Place(msgspec.Struct):
         return f"{self.start_ms}.{self.picked}.{self.upto or '-'}.{self.at}.{self.queue}"
 
 
-Act = Callable[[str, Picked, _Place], Awaitable[None]]
+Act = Callable[[str, Picked], Awaitable[None]]
 
 
 async def drain(desk: Desk, request: Request) -> Response:
@@ -112,7 +111,7 @@ async def drain(desk: Desk, request: Request) -> Response:
     name, wanted = await _queue(desk, request), _waiting(request)
     cancelled = 0
 
-    async def act(queue: str, picked: Picked, place: _Place) -> None:
+    async def act(queue: str, picked: Picked) -> None:
         nonlocal cancelled
         cancelled += len(await desk.bus.drain(queue, picked.ids))
 
@@ -129,7 +128,7 @@ async def move(desk: Desk, request: Request) -> Response:
         )
     moved = 0
 
-    async def act(queue: str, picked: Picked, place: _Place) -> None:
+    async def act(queue: str, picked: Picked) -> None:
         nonlocal moved
         moved += len(await desk.bus.move(queue, picked.ids, to))
 
@@ -143,7 +142,7 @@ async def move_one(desk: Desk, request: Request) -> Response:
     if not await desk.bus.move(job.function, [job.id], to):
         job = await found(desk, request)
         raise Problem("wrong-state", f"expected a job that waits, got one that is {job.state}", state=job.state)
-    return answer({"id": job.id, "function": job.function, "state": job.state, "url": f"/jobs/{job.id}"})
+    return answer(placed_view(job.id, job.function, job.state))
 
 
 async def purge(desk: Desk, request: Request) -> Response:
@@ -163,7 +162,7 @@ async def purge_morgue(desk: Desk, request: Request) -> Response:
 async def _purged(desk: Desk, request: Request, queues: Sequence[str], name: str | None, state: End) -> Response:
     purged = 0
 
-    async def act(queue: str, picked: Picked, place: _Place) -> None:
+    async def act(queue: str, picked: Picked) -> None:
         nonlocal purged
         purged += len(await desk.bus.purge(queue, picked.ids, [state]))
 
@@ -174,9 +173,9 @@ async def _purged(desk: Desk, request: Request, queues: Sequence[str], name: str
 async def redrive(desk: Desk, request: Request) -> Response:
     """POST /morgue/redrive?function=&lane=&cause=&match=&older=&newer=&rate=10/s: dead jobs run again."""
     (queues, _), wanted, spread = await _queues(desk, request), filtered(request, ("dead",)), _rate(request)
-    redriven, refused = 0, list[Refused]()
+    redriven, refused, place = 0, list[Refused](), _cursor(request)
 
-    async def act(queue: str, picked: Picked, place: _Place) -> None:
+    async def act(queue: str, picked: Picked) -> None:
         """The n-th of a sweep is due n periods after its begin, whichever call brings it."""
         nonlocal redriven
         count, period_ms = spread or (1, 0)
@@ -185,7 +184,7 @@ async def redrive(desk: Desk, request: Request) -> Response:
         redriven += len(said.ids)
         refused.extend(Refused(*pair) for pair in said.refused)
 
-    matched, cursor = await _sweep(desk, request, queues, wanted, act)
+    matched, cursor = await _sweep(desk, request, queues, wanted, act, place)
     return answer(RedrivenJobs(matched, redriven, refused, cursor))
 
 
@@ -199,12 +198,14 @@ async def redrive_one(desk: Desk, request: Request) -> Response:
     if not said.ids:
         job = await found(desk, request)
         raise Problem("wrong-state", f"expected a dead job, got one that is {job.state}", state=job.state)
-    return answer({"id": job.id, "function": job.function, "state": "pending", "url": f"/jobs/{job.id}"})
+    return answer(placed_view(job.id, job.function, "pending"))
 
 
-async def _sweep(desk: Desk, request: Request, queues: Sequence[str], wanted: Filter, act: Act) -> tuple[int, Cursor]:
+async def _sweep(
+    desk: Desk, request: Request, queues: Sequence[str], wanted: Filter, act: Act, place: _Place | None = None
+) -> tuple[int, Cursor]:
     """Pick and act, a bounded part, queue by queue in the order of their names. How many were meant; where to go on."""
-    place, dry_run, matched = _cursor(request), one_of(request, "dry_run", ("0", "1")) == "1", 0
+    place, dry_run, matched = place or _cursor(request), one_of(request, "dry_run", ("0", "1")) == "1", 0
     left = [queue for queue in sorted(queues) if queue >= place.queue]
     for _ in range(PARTS):
         if not left:
@@ -214,7 +215,7 @@ async def _sweep(desk: Desk, request: Request, queues: Sequence[str], wanted: Fi
         picked = await desk.bus.pick(place.queue, wanted, upto=place.upto, cursor=place.at)
         place.start_ms, place.upto, place.at = place.start_ms or picked.now_ms, picked.upto, picked.cursor
         if picked.ids and not dry_run:
-            await act(place.queue, picked, place)
+            await act(place.queue, picked)
         matched += len(picked.ids)
         place.picked += len(picked.ids)
         if not picked.cursor:
@@ -226,24 +227,16 @@ async def _sweep(desk: Desk, request: Request, queues: Sequence[str], wanted: Fi
 
 async def _queue(desk: Desk, request: Request) -> str:
     """The function in the path: one that is gone, too, for as long as its jobs lie there."""
-    return await _known(desk, request.path_params["name"])
+    return await desk.known(request.path_params["name"])
 
 
 async def _queues(desk: Desk, request: Request) -> tuple[list[str], str | None]:
     """That of `function=`, which is answered too; else all that have dead jobs."""
     function = once(request, "function")
     if function is not None:
-        return [await _known(desk, function)], function
+        return [await desk.known(function)], function
     stats = await desk.bus.stats(await desk.bus.queues())
     return [queue for queue, counts in stats.items() if counts.dead], None
-
-
-async def _known(desk: Desk, name: str) -> str:
-    if name not in desk.registry.names():
-        known = await desk.bus.queues()
-        if name not in known:
-            raise UnknownFunction.near(name, sorted({*desk.registry.names(), *known}))
-    return name
 
 
 def _waiting(request: Request) -> Filter:

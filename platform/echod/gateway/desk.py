@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from echod.bus import Bus
 from echod.bus.waiting import Waiting
 from echod.config import Config
+from echod.errors import UnknownFunction
 from echod.gateway import pages
 from echod.gateway.counting import Counts
 from echod.gateway.keyring import NOBODY, Caller, Keyring
@@ -76,6 +77,14 @@ class Desk:
         if function is None:
             raise self.registry.unknown(name)
         return function
+
+    async def known(self, name: str) -> str:
+        """This name: of an active function, or of one that is gone while its jobs lie there. Else a problem."""
+        if name not in self.registry.names():
+            queues = await self.bus.queues()
+            if name not in queues:
+                raise UnknownFunction.near(name, sorted({*self.registry.names(), *queues}))
+        return name
 
     def shell(self, request: Request) -> dict[str, object]:
         """What every page's frame shows."""

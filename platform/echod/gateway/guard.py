@@ -4,7 +4,7 @@ A browser lets any page send requests to a local address, and a name can be poin
 `Host` or `Origin` is refused, on loopback too. `/healthz` and `/readyz` skip that, because load balancers ask under any
 name. Every answer, refusals included, carries the pages' security headers.
 
-Here it is settled who asks and what they may do; which right a route needs is in the route table, and `demand`ed there.
+Decides who the caller is and what they may do; which right a route needs is in the route table, and `demand`ed there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Guard:
         headers = Headers(scope=scope)
         try:
             if scope["path"] not in ANY_HOST:
-                self._intake.check(scope["method"], scope["path"], _client(scope))
+                self._intake.check(scope["method"], scope["path"], _client(scope), scope["query_string"])
                 self._check_host(scope, headers)
                 self._check_origin(headers)
             _check_coding(headers)

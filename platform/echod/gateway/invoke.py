@@ -20,7 +20,7 @@ from echod.errors import BusAway, BusError, UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened
 from echod.gateway.payloads import payload_of, stored
 from echod.gateway.problems import Problem
-from echod.gateway.views import error_view, value_of
+from echod.gateway.views import error_view, placed_view, value_of
 from echod.gateway.wishes import Wishes, wishes_of
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Job, Mint, Minted
@@ -143,9 +143,8 @@ async def accepted(
 ) -> Response:
     """202: the job is there."""
     state = await state_of(desk, queue, minted, is_later=is_later)
-    url = f"/jobs/{minted.id}"
-    view = {"id": minted.id, "function": queue, "state": state, "url": url}
-    return answer(view, status=202, headers={"Location": url, "Echo-Job": minted.id, **(headers or {})})
+    told = {"Location": f"/jobs/{minted.id}", "Echo-Job": minted.id, **(headers or {})}
+    return answer(placed_view(minted.id, queue, state), status=202, headers=told)
 
 
 def _pinned(mint: Mint) -> dict[str, str]:

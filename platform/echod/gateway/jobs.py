@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.bus.bulk import Filter
-from echod.bus.waiting import ENDED
 from echod.errors import BusError, UnknownFunction
 from echod.gateway.desk import Desk, answer, shortened, shown, wants_page
 from echod.gateway.guard import withdrawn
@@ -19,14 +18,15 @@ from echod.gateway.listing import listed
 from echod.gateway.problems import Problem
 from echod.gateway.query import FILTER, filtered, number, once, one_of
 from echod.gateway.sse import MEDIA_TYPE, PING_S, Event, pausing, streamed
-from echod.gateway.views import View, brief_view, job_view, log_view
+from echod.gateway.views import View, brief_view, job_view, log_view, placed_view
 from echod.gateway.wishes import wait_seconds
 from echod.model.ids import JobId, is_job_id
-from echod.model.job import Job, State
+from echod.model.job import ENDED, Job, State
 from echod.policy.calls import WHY_NO_JOB
 
 STATES: tuple[State, ...] = get_args(State)
 MOST = 200
+PAGE_LINES = 1_000
 LAST_LINES_MS = 1_000
 _FOLLOW_S = (0.1, 1.0)  # shortest and longest pause between two looks at a log that is being written
 
@@ -46,7 +46,9 @@ async def show(desk: Desk, request: Request) -> Response:
     view["orphaned"] = _is_orphaned(desk, job)
     view["retries"] = function.policy.retries if function else None
     if wants_page(request):
-        view["log"] = [log_view(*entry) for entry in await desk.bus.logs(job.function, job.id)]
+        entries = await desk.bus.logs(job.function, job.id, limit=PAGE_LINES + 1)
+        view["log"] = [log_view(*entry) for entry in entries[:PAGE_LINES]]
+        view["log_goes_on"] = len(entries) > PAGE_LINES
     page = shown(desk, request, "job", view)
     page.headers.update(applied)
     return page
@@ -69,7 +71,7 @@ async def logs(desk: Desk, request: Request) -> Response:
     job = await found(desk, request)
     accept = request.headers.get("accept", "")
     if "application/json" in accept and MEDIA_TYPE not in accept:
-        return answer([log_view(*entry) for entry in await desk.bus.logs(job.function, job.id)])
+        return answer(await _kept(desk, job))
     after = request.headers.get("last-event-id", "")
     if len(after) > 50 or not all(c.isdigit() or c == "-" for c in after):
         raise Problem("bad-header", f"Last-Event-ID: expected an id of this log, got {shortened(after, 40)!r}")
@@ -82,22 +84,15 @@ async def cancel(desk: Desk, request: Request) -> Response:
     said = await desk.bus.cancel(job.function, job.id)
     match said:
         case "cancelled":
-            return answer({"id": job.id, "function": job.function, "state": "cancelled", "url": f"/jobs/{job.id}"})
+            return answer(placed_view(job.id, job.function, "cancelled"))
         case "cancelling":
-            view = {
-                "id": job.id,
-                "function": job.function,
-                "state": "active",
-                "cancelling": True,
-                "url": f"/jobs/{job.id}",
-            }
-            return answer(view, status=202)
+            return answer({**placed_view(job.id, job.function, "active"), "cancelling": True}, status=202)
         case "unknown":
             raise _unknown(job.id)
         case _:
             job = await found(desk, request)
             if job.state == "cancelled":  # the same request again: its first answer was lost
-                return answer({"id": job.id, "function": job.function, "state": "cancelled", "url": f"/jobs/{job.id}"})
+                return answer(placed_view(job.id, job.function, "cancelled"))
             raise Problem(
                 "wrong-state", f"expected a job that has not ended, got one that is {job.state}", state=job.state
             )
@@ -108,7 +103,11 @@ async def found(desk: Desk, request: Request) -> Job:
     text: str = request.path_params["id"]
     if not is_job_id(text):
         raise _unknown(text)
-    job = await desk.bus.job(JobId(text), queue=request.query_params.get("function") or None)
+    function = request.query_params.get("function") or None
+    try:
+        job = await desk.bus.job(JobId(text), queue=None if function is None else await desk.known(function))
+    except UnknownFunction:
+        raise _unknown(text) from None
     if job is None:
         raise _unknown(text)
     return job
@@ -119,9 +118,7 @@ async def _list(desk: Desk, request: Request, page: str, wanted: Filter) -> Resp
     function = once(request, "function")
     queues = await desk.bus.queues()
     names = sorted({*desk.registry.names(), *queues})
-    if function is not None and function not in names:
-        raise UnknownFunction.near(function, names)
-    queues = [function] if function is not None else queues
+    queues = [await desk.known(function)] if function is not None else queues
     found, rest = await listed(desk.bus, queues, wanted, limit, once(request, "cursor") or "")
     views = [{**brief_view(job), "orphaned": _is_orphaned(desk, job)} for job in found]
     view: View = {"jobs": views, "cursor": rest}
@@ -129,6 +126,16 @@ async def _list(desk: Desk, request: Request, page: str, wanted: Filter) -> Resp
         asked = {name: once(request, name) for name in ("function", "state", *FILTER)}
         view |= {"filter": asked, "names": names}
     return shown(desk, request, page, view)
+
+
+async def _kept(desk: Desk, job: Job) -> list[View]:
+    """Every line of its log: what the bus keeps of one is bounded."""
+    lines: list[View] = []
+    after = ""
+    while entries := await desk.bus.logs(job.function, job.id, after=after):
+        lines += [log_view(*entry) for entry in entries]
+        after = entries[-1][0]
+    return lines
 
 
 async def _followed(desk: Desk, job: Job, after: str) -> AsyncGenerator[Event | None, None]:

@@ -1,8 +1,9 @@
-"""Who asks, and what they may do: ECHOD_TOKEN, the bus's tokens and sessions, or anybody where none is asked for.
+"""Who asks, and what they may do: ECHOD_TOKEN, the bus's tokens and sessions, or nobody, where no token is required.
 
 It holds a copy of the bus's list, read when a token is shown, and read again once the bus says that it changed or the
 copy is older than a beat: a revoked token is refused at once everywhere, and within a beat by a gateway that missed
-the news. ECHOD_TOKEN needs no bus. What is no token by its own checksum is refused without a look-up.
+the news. What is not in the copy is looked up on its own: no stranger's guess has the list read again. ECHOD_TOKEN
+needs no bus. What is no token by its own checksum is refused without a look-up.
 
 Asked for a token: with ECHOD_TOKEN set, beyond loopback, and, but for `dev`, once a token was made on this bus.
 """
@@ -18,6 +19,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from echod.bus.clock import BEAT_S
 from echod.bus.tokens import TokenRow, TokensHeld
 from echod.config import Config, is_loopback
 from echod.errors import BusError
@@ -25,10 +27,9 @@ from echod.gateway.session import is_token, session_digest
 from echod.model.token import SCOPES, Scope, digest_of, is_shaped
 
 RIGHTS: frozenset[Scope] = frozenset(SCOPES)
-BEAT_S = 20.0
 AWAY_S = 1.0  # between two looks for whom a bus that is away cannot vouch
 USED_EVERY_S = 60.0
-_AGAIN_S = 0.1  # a token made a moment ago may be shown before its news came
+_AGAIN_S = 0.1  # past an end, so that it is over by the bus's clock
 _MOST_USED = 4096
 
 
@@ -53,6 +54,8 @@ class Bus(Protocol):
     """What of the bus is needed."""
 
     async def tokens(self) -> TokensHeld: ...
+
+    async def token_row(self, digest: str) -> TokenRow | None: ...
 
     async def used_token(self, digest: str) -> None: ...
 
@@ -122,8 +125,8 @@ class Keyring:
         """The login link of this text, as the bus has it now; None where there is none."""
         if not is_shaped("link", text):
             return None
-        self._news += 1
-        row = await self._row(digest_of(text))
+        digest = digest_of(text)
+        row = self._in_force(await self._bus.token_row(digest), digest)
         return row if row is not None and row.kind == "link" else None
 
     async def prime(self) -> None:
@@ -175,10 +178,11 @@ class Keyring:
         """A row that is in force."""
         await self._fresh()
         row = self._by_digest.get(digest)
-        if row is None and asyncio.get_running_loop().time() - self._read_at > _AGAIN_S:
-            self._news += 1  # for this one to read; a stranger's guess wakes no stream
-            await self._fresh()
-            row = self._by_digest.get(digest)
+        if row is None:  # made a moment ago, and shown before its news came; or a stranger's guess
+            row = await self._bus.token_row(digest)
+        return self._in_force(row, digest)
+
+    def _in_force(self, row: TokenRow | None, digest: str) -> TokenRow | None:
         if row is None or row.is_over(self._now_ms()) or not hmac.compare_digest(row.digest, digest):
             return None
         return row

@@ -1,4 +1,4 @@
-"""How much is taken in: requests by path and client, no more at once than are answered in time, none by a late loop.
+"""Limits intake in three ways: rate per client and path, requests at once, and lateness of the loop.
 
 The first is a token bucket, written as the instant at which it is full again (GCRA): one number per bucket, and nothing
 to do while nobody asks. The second is found as TCP finds it: the bound grows by one for each full round that was quick
@@ -15,13 +15,14 @@ import asyncio
 from collections import OrderedDict
 
 import msgspec
+from starlette.datastructures import QueryParams
 
 from echod.config import Config, is_loopback
 from echod.gateway.problems import Problem
 from echofn.units import rate
 
 DEFAULT_LIMIT = "1000/s"  # of clients beyond this machine
-LOGIN_LIMIT = "30/m"  # of everybody: guesses
+LOGIN_LIMIT = "30/m"  # of everybody: guesses of a token, and of a link's code
 OFF = "off"
 _STRANGERS_BYTES = 64 * 1024 * 1024  # of bodies on their way whose senders showed no token; apart, so that they keep
 _CALLERS_BYTES = 256 * 1024 * 1024  # nobody out who showed one
@@ -294,11 +295,11 @@ class Intake:
             return busy(f"this gateway is {self.lag.behind_s * 1000:.0f} ms behind")
         return busy("expected fewer requests at once") if self.crowd.is_full else None
 
-    def check(self, method: str, path: str, client: str) -> None:
+    def check(self, method: str, path: str, client: str, query: bytes = b"") -> None:
         """Take a request's token. Raises `too-many-requests` with when to come again."""
         now_s = asyncio.get_running_loop().time()
         wait_s = 0.0
-        if self._logins is not None and method == "POST" and path == "/login":
+        if self._logins is not None and path == "/login" and (method == "POST" or "code" in QueryParams(query)):
             wait_s = self._logins.wait_s((client, path), now_s)
         if not wait_s and self._by_path is not None and not (self._spares_local and is_loopback(client)):
             wait_s = self._by_path.wait_s((client, path[:_LONGEST_PATH]), now_s)

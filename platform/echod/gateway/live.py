@@ -54,11 +54,6 @@ class Live:
         self._last: View | None = None
         self._closing = asyncio.Event()
 
-    @property
-    def is_reading(self) -> bool:
-        """Whether anybody watches."""
-        return self._reader is not None
-
     async def events(self) -> AsyncGenerator[Event | None, None]:
         """What one page is sent: the present state, then changes and pings, until the gateway closes."""
         page = _Page()

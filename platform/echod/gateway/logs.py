@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from echod.bus.answers import Entry, Writer
-from echod.errors import BusError, UnknownFunction
+from echod.errors import BusError
 from echod.gateway.desk import Desk, answer, shortened
 from echod.gateway.guard import withdrawn
 from echod.gateway.problems import Problem
@@ -50,11 +50,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 async def logs(desk: Desk, request: Request) -> Response:
     """GET /functions/{name}/logs?since=1h&failed=1&grep=text&limit=200."""
-    name: str = request.path_params["name"]
-    if name not in desk.registry.names():  # the output of a function that is gone is there for as long as its jobs
-        known = await desk.bus.queues()
-        if name not in known:
-            raise UnknownFunction.near(name, sorted({*desk.registry.names(), *known}))
+    name = await desk.known(request.path_params["name"])
     wanted = _wanted(request)
     if MEDIA_TYPE in request.headers.get("accept", ""):
         place = _place(request.headers.get("last-event-id", ""))

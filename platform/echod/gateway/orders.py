@@ -22,7 +22,7 @@ from echod.gateway.desk import Desk, answer
 from echod.gateway.invoke import function_of, state_of
 from echod.gateway.payloads import body_of, payload_in, stored
 from echod.gateway.problems import Problem, of
-from echod.gateway.views import View
+from echod.gateway.views import View, placed_view
 from echod.gateway.wishes import at_ms
 from echod.model.job import Mint, Minted
 from echod.policy import calls
@@ -185,4 +185,4 @@ async def _view(desk: Desk, each: _Placed | Problem, said: dict[str, Minted | Ec
     if isinstance(outcome, EchodError):
         return {"problem": of(outcome).view()}
     state = await state_of(desk, each.queue, outcome, is_later=each.is_later)
-    return {"id": outcome.id, "function": each.queue, "state": state, "url": f"/jobs/{outcome.id}"}
+    return placed_view(outcome.id, each.queue, state)

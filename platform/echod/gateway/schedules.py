@@ -19,7 +19,7 @@ from echod.gateway import instants
 from echod.gateway.desk import Desk, answer, body_of, shortened, shown
 from echod.gateway.guard import demand
 from echod.gateway.problems import Problem, suggestions
-from echod.gateway.views import View, instant, instant_or_none, schedule_view
+from echod.gateway.views import View, instant, instant_or_none, placed_view, schedule_view
 from echod.model.job import NO_LANE
 from echod.policy import places
 from echod.policy.recurring import Rule, restored, rule_of
@@ -82,9 +82,8 @@ async def run(desk: Desk, request: Request) -> Response:
     minted = await desk.bus.run_now(row.queue, row.name, desk.bus.new_job_id(), lane=_lane(desk, row))
     if minted is None:
         raise _unknown(f"{row.queue}/{row.name}", [])
-    url = f"/jobs/{minted.id}"
-    view = {"id": minted.id, "function": row.queue, "state": "pending", "url": url}
-    return answer(view, status=202, headers={"Location": url, "Echo-Job": minted.id})
+    headers = {"Location": f"/jobs/{minted.id}", "Echo-Job": minted.id}
+    return answer(placed_view(minted.id, row.queue, "pending"), status=202, headers=headers)
 
 
 async def backfill(desk: Desk, request: Request) -> Response:

@@ -36,7 +36,10 @@ def is_token(given: str, token: str) -> bool:
 
 
 def set_cookie(answer: Response, connection: HTTPConnection, cookie: str, age_s: int) -> None:
-    """Hand the cookie to the browser: no script reads it, no other site sends it, and TLS keeps it if it came so."""
+    """Hand the cookie to the browser.
+
+    No script reads it, no other site sends it, and it is Secure if the request came by TLS.
+    """
     answer.set_cookie(
         COOKIE, cookie, max_age=age_s, secure=came_by_tls(connection), httponly=True, samesite="strict", path="/"
     )

@@ -15,6 +15,7 @@ from typing import cast
 import msgspec
 
 from echod.bus.answers import LogLine, NodeRow, QueueStats, RecurrenceRow
+from echod.bus.clock import NODE_LEASE_MS
 from echod.model.job import Error, History, Job
 from echod.policy.nesting import is_deeper
 from echod.policy.recurring import text_of, zone_of
@@ -34,7 +35,6 @@ from echofn.manifest import (
 from echofn.units import duration_text
 
 _DEEPEST = 200  # containers within containers; a handler's result may be deeper, a page need not show it
-NODE_LEASE_MS = 60_000  # a node renews its number to this far ahead with each beat
 _LAST_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z
 
 View = dict[str, object]
@@ -126,6 +126,11 @@ def job_view(job: Job, redact: Sequence[str]) -> View:
         "error": None if job.error is None else error_view(job.error),
         "history": [history_view(entry) for entry in job.history],
     }
+
+
+def placed_view(id: str, function: str, state: str) -> View:
+    """A job, in the answer to what made or changed it."""
+    return {"id": id, "function": function, "state": state, "url": f"/jobs/{id}"}
 
 
 def brief_view(job: Job) -> View:

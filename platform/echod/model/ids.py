@@ -57,11 +57,6 @@ def is_job_id(text: str) -> bool:
     return text.startswith("JOB") and len(text) == 3 + WIDTH and all(digit in _VALUE for digit in text[3:])
 
 
-def millisecond_of(text: str) -> int:
-    """The bus millisecond in which an id was made."""
-    return (number_of(text) >> (NODE_BITS + SEQUENCE_BITS)) + EPOCH_MS
-
-
 class Snowflakes:
     """Numbers of one node, strictly increasing.
 

@@ -12,6 +12,7 @@ import msgspec
 from echod.model.ids import JobId, VersionId
 
 State = Literal["pending", "scheduled", "active", "done", "dead", "cancelled"]
+ENDED: tuple[State, ...] = ("done", "dead", "cancelled")
 Reason = Literal["delay", "at", "retry", "snooze"]
 Until = Literal["done", "started"] | int  # int: a fixed time in ms from the mint
 

@@ -61,10 +61,6 @@ class CronRule:
             return self._last_shown(second) * 1000
         return self._zone.first(self._calendar.previous(self._zone.reached(second))) * 1000
 
-    def is_due(self, instant_ms: int) -> bool:
-        """Whether an instant is one of the rule's."""
-        return self.next_after(instant_ms - 1) == instant_ms
-
     def _next_shown(self, second: int) -> int:
         """The first instant from `second` on at which the clocks show a matching time."""
         end = second + _YEARS_AHEAD * 366 * _DAY

@@ -1,8 +1,7 @@
 """Children whose parent's node died after its settle and before it minted them: minted here, then taken off `out`.
 
-Their ids were fixed by the settle, so minting them twice mints them once. What stands in the way of some children keeps
-the others waiting for nothing: each part of an `out` is left behind whatever became of it, and what is there still when
-its end is reached waits for the next beat, which names the queue again.
+Their ids were fixed by the settle, so minting them twice mints them once. A child that cannot be minted does not hold
+up the others: it is skipped, and tried again at the next beat.
 """
 
 from __future__ import annotations

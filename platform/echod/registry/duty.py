@@ -13,11 +13,12 @@ from typing import Protocol
 import msgspec
 
 from echod import log
+from echod.bus.clock import BEAT_S
 from echod.errors import BusError, LeaseGone
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
-LONGEST_SLEEP_S = 20.0  # the beat: whatever news is lost is made good by then
+LONGEST_SLEEP_S = BEAT_S
 
 
 class Report(msgspec.Struct, frozen=True):

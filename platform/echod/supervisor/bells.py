@@ -10,13 +10,13 @@ from collections.abc import Callable, Coroutine
 
 from echod import log
 from echod.bus import Bus
+from echod.bus.clock import BEAT_S
 from echod.errors import BusError
 from echod.supervisor.feed import Feed
 
 _log = log.get("supervisor")
 
 AGAIN_S = 0.05  # from one hand-on of a queue to the next
-BEAT_S = 20.0
 
 
 class Bells:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from echod import log
 from echod.bus.answers import ClaimAnswer
+from echod.bus.clock import BEAT_S
 from echod.errors import BusError, LeaseGone, Refused
 from echod.model.ids import JobId
 from echod.model.job import Claimed, Done, Verdict
@@ -34,7 +35,6 @@ MOST_VERDICTS = 512  # in one call
 MOST_BYTES = 4 * 1024 * 1024  # of results, errors and children in one call
 BACK_OFF_S = 0.1
 BACK_OFF_CAP_S = 2.0
-BEAT_S = 20.0  # nothing is slept for longer: what was lost is made good then
 
 
 class Feed:
@@ -171,7 +171,7 @@ class Feed:
                 refused, answer = settled.refused, settled.claim
             elif count:
                 answer = await bus.claim(self.queue, claimer, count, lease_ms)
-        except (BusError, LeaseGone) as error:
+        except (BusError, LeaseGone, Refused) as error:  # what is refused was not settled: its leases end it
             self._is_calling = False
             self._runs.verdicts = going + self._runs.verdicts
             self._back_off(error)

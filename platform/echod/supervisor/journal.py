@@ -130,7 +130,7 @@ class Journal:
             function = lease.function
             secrets = [value for name in function.secrets if (value := self._environ.get(name))]
             hidden = leaves_of(lease.job.payload, function.policy.redact)
-            mask = self._masks[lease.job.id] = Mask((*secrets, *hidden))
+            mask = self._masks[lease.job.id] = Mask(hidden, also=Mask(secrets), is_bounded=True)
         return mask
 
     def _line(self, lease: Lease, stream: str, level: str, logger: str, text: str) -> None:

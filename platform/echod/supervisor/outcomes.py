@@ -14,6 +14,7 @@ from echod.supervisor.channel import Fault
 from echod.supervisor.children import mints_of
 from echod.supervisor.leases import Lease
 from echofn import frames
+from echofn.codec import NIL
 from echofn.manifest import Function, Policy
 
 MAX_TYPE = 256
@@ -22,7 +23,6 @@ MAX_TRACEBACK = 64 * 1024
 MAX_WAIT_MS = 366 * 86_400_000
 _MOST = 10**15  # of microseconds or bytes
 _CAUSES = frozenset({"error", "payload", "result", "memory", "protocol"})
-_NIL = b"\xc0"
 
 
 def of(
@@ -151,7 +151,7 @@ _decode_result = msgspec.msgpack.Decoder(Any, ext_hook=_no_extension).decode
 
 
 def _check_result(result: bytes) -> None:
-    if result == _NIL:
+    if result == NIL:
         return
     if len(result) > frames.MAX_RESULT_BYTES:
         raise Fault(f"expected a result of at most {frames.MAX_RESULT_BYTES} bytes, got {len(result)}")

@@ -469,3 +469,33 @@ async def test_who_waits_too_short_a_time_sees_the_job_as_it_stands(rig: Rig) ->
     answer = await rig.http.get(f"/jobs/{id}", headers={"Prefer": "wait=30"})
     assert answer.json()["state"] == "done"
     assert "Preference-Applied" not in answer.headers
+
+
+async def test_a_function_that_nobody_has_is_told_and_not_remembered(rig: Rig) -> None:
+    """Whoever may read could have filled a gateway's memory, a name a request."""
+    id = await rig.mint("hello.any", 1)
+    name = "hello.eny"
+    for path, told in (
+        (f"/jobs/{id}", "job"),
+        (f"/jobs/{id}/logs", "job"),
+        ("/jobs", "function"),
+        ("/morgue", "function"),
+    ):
+        answer = await rig.http.get(path, params={"function": name})
+        assert (answer.status_code, answer.json()["type"]) == (404, f"urn:echod:problem:unknown-{told}"), path
+        assert told == "job" or "hello.any" in answer.json()["suggestions"]
+        assert name not in rig.bus._bases
+    assert (await rig.http.get(f"/jobs/{id}", params={"function": "hello.any"})).status_code == 200
+
+
+async def test_a_long_log_is_answered_whole_and_its_page_says_that_it_goes_on(rig: Rig) -> None:
+    id = await rig.mint("hello.any", 1)
+    await rig.bus.log("hello.any", id, [line(n) for n in range(1_000)])
+    page = (await rig.http.get(f"/jobs/{id}", headers={"Accept": "text/html"})).text
+    assert ("line 999" in page, "first 1000 lines" in page) == (True, False)
+    await rig.bus.log("hello.any", id, [line(n) for n in range(1_000, 2_500)])
+    lines = (await rig.http.get(f"/jobs/{id}/logs", headers={"Accept": "application/json"})).json()
+    assert [entry["text"] for entry in lines] == [f"line {n}" for n in range(2_500)]
+    page = (await rig.http.get(f"/jobs/{id}", headers={"Accept": "text/html"})).text
+    assert ("line 999" in page, "line 1000" in page, "first 1000 lines" in page) == (True, False, True)
+    assert f"<code>echod logs {id}</code>" in page

@@ -69,11 +69,11 @@ async def test_all_pages_share_one_reader_and_the_last_one_stops_it(monkeypatch:
     assert bus.looks == 1
     for stream in streams[1:]:
         await stream.aclose()
-    assert shared.is_reading
+    assert shared._reader is not None
     reader = shared._reader
     assert reader is not None
     await streams[0].aclose()
-    assert not shared.is_reading
+    assert shared._reader is None
     await asyncio.wait_for(asyncio.wait({reader}), PATIENCE_S)
     assert reader.cancelled()
 
@@ -123,4 +123,4 @@ async def test_closing_ends_every_stream() -> None:
     shared.close()
     async with asyncio.timeout(PATIENCE_S):
         assert [event async for event in stream if event is not None] == []
-    assert not shared.is_reading
+    assert shared._reader is None

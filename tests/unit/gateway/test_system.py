@@ -209,17 +209,17 @@ async def test_an_occurrence_is_told_as_soon_as_it_is_a_job(rig: Rig) -> None:
 
 
 async def test_reading_begins_with_the_first_page_and_ends_with_the_last(rig: Rig) -> None:
-    assert not rig.desk.live.is_reading
+    assert rig.desk.live._reader is None
     async with rig.http.stream("GET", "/events") as one, rig.http.stream("GET", "/events") as other:
         await anext(following(one))
         await anext(following(other))
-        assert rig.desk.live.is_reading
-    await until(lambda: not rig.desk.live.is_reading)
+        assert rig.desk.live._reader is not None
+    await until(lambda: rig.desk.live._reader is None)
 
 
 async def test_a_head_of_the_stream_does_not_hang(rig: Rig) -> None:
     assert (await rig.http.head("/events")).status_code == 200
-    assert not rig.desk.live.is_reading
+    assert rig.desk.live._reader is None
 
 
 def pending(data: Any, name: str) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 from doing import impatient
 from echod.bus import Bus
+from echod.bus.tokens import TokensHeld
 from echod.errors import BusError
 from echod.gateway import keyring
 from echod.gateway.app import TABLE
@@ -352,3 +353,29 @@ async def test_the_bus_holds_no_token(closed: Rig, bus: Bus) -> None:
     everything = b" ".join(raw)
     for text in (token, path.partition("=")[2], closed.http.cookies[COOKIE], "s3cret"):
         assert text.encode() not in everything
+
+
+async def test_guesses_of_a_login_link_have_no_list_read_and_are_few(
+    closed: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every guess a piece of news, whoever signed in waited for a list that was never new enough."""
+    token = await made(closed, "ci", "read")
+    assert (await closed.http.get("/jobs", headers=bearer(token))).status_code == 200
+    lists: list[None] = []
+    tokens = closed.bus.tokens
+
+    async def counted() -> TokensHeld:
+        lists.append(None)
+        return await tokens()
+
+    monkeypatch.setattr(closed.bus, "tokens", counted)
+    began_s = asyncio.get_running_loop().time()
+    statuses = [(await closed.http.get(f"/login?%63ode={fresh('link')}")).status_code for _ in range(60)]
+    refilled = (asyncio.get_running_loop().time() - began_s) / 2
+    assert set(statuses) == {401, 429}
+    assert statuses.count(401) <= 31 + refilled
+    for _ in range(10):
+        assert (await closed.http.get("/jobs", headers=bearer(fresh("token")))).status_code == 401
+    assert (await closed.http.get("/jobs", headers=bearer(token))).status_code == 200
+    assert len(lists) <= 3 + refilled / 10  # late news of the token, and beats
+    assert (await closed.http.get("/login")).status_code == 200  # the page itself is no guess

@@ -412,7 +412,8 @@ def discover(
         theirs.close()
         parts = {module: sealed.put(file, each) for module, each in (secrets or {}).items()}
         file.close()
-        modules = discovery.find_modules(folder)
+        files = sorted(path.relative_to(folder) for path in folder.rglob("[!_]*.py"))
+        modules = tuple(discovery.Module(".".join(file.with_suffix("").parts), file.as_posix()) for file in files)
         order = discovery.Discover(
             str(folder.parent), folder.name, modules, tmp, parts, time_limit_ms=time_limit_ms, env=env, level=level
         )

@@ -2,34 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from echofn.discovery_protocol import Described, Module, assembled, declared, find_modules, package_name
+from echofn.discovery_protocol import Described, assembled, declared, package_name
 from echofn.manifest import Function, LoadError, Manifest, Policy
-from unit.runtime.driving import write
-
-
-def test_modules_are_found_by_the_rules_of_the_house(tmp_path: Path) -> None:
-    files = ["b", "a", "handler", "sub__x", "sub__deep__y", "_private", "__init__", "test_a", "conftest", "tests__z"]
-    files += [".hidden__z", "__pycache__z", "_inner__z", "node_modules__z", "sub__tests__z", "my-mod"]
-    write(tmp_path, **dict.fromkeys(files, ""))
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "z.py").touch()
-    write(tmp_path, venv__lib__z="", env__z="")
-    (tmp_path / "venv" / "pyvenv.cfg").touch()
-    (tmp_path / "env" / "conda-meta").mkdir()
-    (tmp_path / "notes.txt").touch()
-    (tmp_path / "folder.py").mkdir()
-    assert find_modules(tmp_path) == (
-        Module("a", "a.py"),
-        Module("b", "b.py"),
-        Module("handler", "handler.py"),
-        Module("my-mod", "my-mod.py"),
-        Module("sub.deep.y", "sub/deep/y.py"),
-        Module("sub.x", "sub/x.py"),
-    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echofn.masking import MASK, Mask, covers, leaves, leaves_of, shown, steps
+from echofn import masking
+from echofn.masking import ALL, MASK, Mask, covers, leaves, leaves_of, shown, steps
 
 SECRET = 's3cr\'et "wörd"/\\n'
 ORDER = {"card": {"number": "4111-1111", "cvc": "971"}, "items": [{"n": 1}, {"n": 2_000_001}], "note": None, "ok": True}
@@ -272,3 +273,53 @@ def test_a_text_that_breaks_off_within_a_value_shows_no_piece_of_it() -> None:
     assert mask.unended("x plan") == "x plan"  # under six characters it would be found everywhere
     assert mask.unbegun("ted-value\xff ä".encode("latin-1")) == MASK.encode() + "\xff ä".encode("latin-1")
     assert mask.unbegun(b"value x") == b"value x"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        [f"r{n:06x}" for n in range(16_000)],
+        [f"row {n:06x} é" for n in range(1_000)],
+        "\n".join(f"line {n:06x}, and more" for n in range(3_000)),
+        "дело, " * 20_000,
+    ],
+)
+def test_what_is_too_much_to_look_for_hides_whatever_may_hold_it(hidden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line of a run, and each text of a page, is searched for each spelling, on a node's one loop."""
+    spelled: list[str] = []
+    monkeypatch.setattr(
+        masking, "_spellings", lambda text, of=masking._spellings: (spelled.append(text), *of(text))[1:]
+    )
+    payload = {"hidden": hidden, "shown": ["free", hidden, 7]}
+    mask = Mask(leaves(payload, ["hidden"]), also=Mask(["planted-secret"]), is_bounded=True)
+    assert mask.is_all
+    assert len(spelled) <= 5_002
+    assert len(mask._spellings) == 0
+    assert [mask.text(text) for text in ("", "\n", "a line", "r000007 planted-secret")] == ["", "\n", ALL, ALL]
+    assert (mask.seam("x" * 9), mask.unended("a li"), mask.is_in(b"")) == (9, ALL, True)
+    assert mask.text(mask.unbegun(b"a line").decode()) == ALL
+    assert shown(payload, payload, ["hidden"]) == ALL
+    assert shown(7, payload, ["hidden"]) == ALL
+    assert shown(None, payload, ["hidden"]) is None
+
+
+def test_as_much_as_can_be_looked_for_is() -> None:
+    payload = {"hidden": [f"r{n:06x}" for n in range(4_000)], "shown": "free r000007"}
+    assert Mask(leaves(payload, ["hidden"]), is_bounded=True).text("a line of r000007") == f"a line of {MASK}"
+    assert shown(payload, payload, ["hidden"]) == {"hidden": MASK, "shown": f"free {MASK}"}
+
+
+def test_a_payload_of_too_many_texts_for_what_is_looked_for_is_hidden_whole() -> None:
+    payload = {"hidden": [f"r{n:06x}" for n in range(4_000)], "shown": ["free"] * 6_000}
+    assert shown(payload, payload, ["hidden"]) == ALL
+    payload["shown"] = ["free " * 20_000] * 6
+    assert shown(payload, payload, ["hidden"]) == ALL
+    payload["shown"] = ["free"] * 4_000
+    assert shown(payload, payload, ["hidden"])["shown"] == payload["shown"]
+
+
+def test_secrets_are_looked_for_however_many_they_are() -> None:
+    """A mask in a result would be a wrong result: and who has so many wrote them himself."""
+    bundle = "\n".join(f"line {n:06x}, and more" for n in range(3_000))
+    assert not Mask([bundle]).is_all
+    assert Mask([bundle]).text("a line 000007, and more") == f"a {MASK}"

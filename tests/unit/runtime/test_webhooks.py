@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
+import encodings
+import pkgutil
+from encodings.aliases import aliases
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from echofn import Request
+from echofn import request as requests
 from echofn.discovery_protocol import Described, declared
 from echofn.manifest import Function, Hmac, Policy, QueueTrigger, WebhookTrigger
 from unit.runtime.driving import Answer, Base, discover, write
@@ -305,3 +310,40 @@ def test_every_example_of_the_docs_loads(tmp_path: Path) -> None:
     for answer in answers.values():
         assert answer.errors == ()
         assert len(answer.functions) == 1
+
+
+def told_apart() -> set[str]:
+    """Every name that Python has for an encoding: its aliases, and its modules."""
+    modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)}
+    names = {**{name: name for name in (*aliases.values(), *modules)}, **aliases}
+    none = ("aliases", "mbcs", "oem")  # the latter two only Windows has; and names of capitals are never found
+    return {name for name, module in names.items() if module not in none and name == name.lower()}
+
+
+def test_a_sender_names_no_codec_but_those_on_the_list() -> None:
+    looked_up = {name: codecs.lookup(name).name for name in told_apart()}
+    taken = {codecs.lookup(name).name for name in requests.CHARSETS}
+    assert {looked_up[name] for name in ("punycode", "idna", "utf_7", "unicode_escape", "hz", "cp037")}.isdisjoint(
+        taken
+    )
+    for name, canonical in looked_up.items():
+        for sent in (name, name.replace("_", "-").upper(), f'"{name}"'):
+            named = requests._charset(f"text/plain; charset={sent}")
+            assert named is None if canonical not in taken else codecs.lookup(named or "").name == wanted(canonical)
+    assert request(b"ab9z-0Q", "text/plain; charset=punycode").text() == "ab9z-0Q"
+    assert request(b'"ab9z-0Q"', "application/json; charset=punycode").json() == "ab9z-0Q"
+
+
+def wanted(canonical: str) -> str:
+    return "utf-8-sig" if canonical == "utf-8" else canonical
+
+
+@pytest.mark.parametrize("named", sorted(requests.CHARSETS))
+def test_every_charset_on_the_list_is_read(named: str) -> None:
+    assert request("grade 7".encode(named), f"text/plain; charset={named}").text() == "grade 7"
+
+
+def test_charsets_that_nobody_has_are_not_remembered() -> None:
+    for n in range(100):
+        assert request(b"x", f"text/plain; charset=none-such-{n}").text() == "x"
+    assert not [name for name in vars(encodings)["_cache"] if "none" in name]

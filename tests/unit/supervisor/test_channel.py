@@ -14,7 +14,7 @@ from echofn import frames
 
 SAID: tuple[frames.FromWorker, ...] = (
     frames.Imported(),
-    frames.Ready(import_us=5, walls=("rlimits",)),
+    frames.Ready(walls=("rlimits",)),
     frames.Begun(0),
     frames.Listens(0),
     frames.Skipped(1),

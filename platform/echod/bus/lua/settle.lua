@@ -2,14 +2,48 @@
 -- KEYS    job: active out meta
 -- ARGV    claimer sequence want lease_ms holder popped begun verdicts
 -- RETURNS [now_ms, [id refused: its fence was stale], [job], blocked: empty|paused|capped|full|nil, retry_in_ms|nil, limited, rebuilt_ms|absent]
+-- ERRORS  MALFORMED a verdict is not as below; none of them is settled
 -- FLAGS   allow-oom (second head: after -OOM)
 -- INCLUDE time counters news ring bell close rows serve full last trim
 -- `verdicts` is msgpack: [kind, id, attempts, holder, run, started, ended, …]; run is packed, for the page to read:
 -- [worker, version, started, ended, cpu_us, peak_bytes, cold]. done: result, children [[id, packed]] or false
 -- · retry: error, cause, after_ms · dead: error, cause · delay: after_ms · cancelled: error or false · release (run false).
 -- First settle wins: a `done` stands although a cancel was asked for.
+local TEXTS = {done = 1, retry = 2, dead = 2, delay = 0, cancelled = 0, release = 0} -- so many after the run, by kind
+local NUMBERS = {retry = 10, delay = 8} -- where a kind has one
+
+local function is_whole(value) return type(value) == 'number' and value % 1 == 0 end
+
+local function is_children(listed)
+  if type(listed) ~= 'table' then return not listed end
+  for _, child in ipairs(listed) do
+    if not (type(child) == 'table' and type(child[1]) == 'string' and type(child[2]) == 'string') then return false end
+  end
+  return true
+end
+
+-- What is wrong with a verdict; nil: nothing. What raised later would leave half a batch.
+local function fault_of(verdict)
+  local texts = type(verdict) == 'table' and TEXTS[verdict[1]]
+  if not texts then return 'kind' end
+  if not (type(verdict[2]) == 'string' and is_whole(verdict[3]) and type(verdict[4]) == 'string') then return 'fence' end
+  local is_run = type(verdict[5]) == 'string' or (verdict[1] == 'release' and verdict[5] == false)
+  if not (is_run and is_whole(verdict[6]) and is_whole(verdict[7])) then return 'run' end
+  for i = 8, 7 + texts do
+    if type(verdict[i]) ~= 'string' then return 'result, error or cause' end
+  end
+  if texts == 0 and verdict[1] ~= 'delay' and verdict[8] and type(verdict[8]) ~= 'string' then return 'error' end
+  if NUMBERS[verdict[1]] and not is_whole(verdict[NUMBERS[verdict[1]]]) then return 'delay' end
+  if verdict[1] == 'done' and not is_children(verdict[9]) then return 'children' end
+end
+
 local again = rebuild(q, claimer, sequence)
 if again then return again end
+local wanted = cmsgpack.unpack(verdicts)
+for i, verdict in ipairs(wanted) do
+  local fault = fault_of(verdict)
+  if fault then return redis.error_reply('MALFORMED verdict ' .. i .. ': expected another ' .. fault .. '; nothing was settled') end
+end
 mark_begun(q, cmsgpack.unpack(begun))
 
 local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or 3
@@ -105,7 +139,7 @@ local function row_of(got)
   return row
 end
 
-for _, verdict in ipairs(cmsgpack.unpack(verdicts)) do
+for _, verdict in ipairs(wanted) do
   local id = verdict[2]
   local got = redis.call('HMGET', job_key(q, id), 's', 'a', 'h', 'f', 'm', 'w', 'd', 'x', 'l', 'pr', 'k', unpack(ENDING))
   if got[1] ~= 'a' or tonumber(got[2]) ~= verdict[3] or got[3] ~= verdict[4] then

@@ -1,7 +1,6 @@
 """What the gateway hands to the pages, as values: the JSON of design §11 and our extras.
 
-Everything has a default but the ids; unknown keys are ignored, so that routes can grow first. Field by field this is
-documented at the top of `pages/__init__.py`.
+Everything has a default but the ids; unknown keys are ignored, so that routes can grow first.
 """
 
 from __future__ import annotations
@@ -174,6 +173,7 @@ class LogLine(msgspec.Struct, frozen=True):
 class JobPage(Job, frozen=True, kw_only=True):
     retries: int | None = None
     log: tuple[LogLine, ...] = ()
+    log_goes_on: bool = False
 
 
 class Function(msgspec.Struct, frozen=True):

@@ -16,11 +16,11 @@ from echod.gateway.pages.schema import Field, fields, sample
 from echod.gateway.pages.strip import strip
 from echod.gateway.pages.timeline import timeline
 from echod.gateway.pages.words import NONE, ms_of, size, span, wall
+from echod.model.job import ENDED
 
 View = dict[str, Any]
 WINDOWS = (("900", "15 min"), ("3600", "1 hour"), ("86400", "24 hours"))
 RECENT = 20
-ACTIVE_STATES = ("pending", "scheduled", "active")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -174,10 +174,11 @@ def job(page: given.JobPage, now_ms: float) -> View:
         "function_url": function_href(page.function),
         "timeline": timeline(page, now_ms),
         "bill": bill(page, now_ms),
-        "ended": page.state not in ACTIVE_STATES,
+        "ended": page.state in ENDED,
         "can_redrive": page.state == "dead",
-        "can_cancel": page.state in ACTIVE_STATES and not page.cancelling,
+        "can_cancel": page.state not in ENDED and not page.cancelling,
         "log": page.log,
+        "log_goes_on": page.log_goes_on,
     }
 
 

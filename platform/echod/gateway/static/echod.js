@@ -471,11 +471,6 @@
       if (page === "functions") lightUp(JSON.parse(event.data));
       if (page === "schedules") void refresh();
     });
-    stream.addEventListener("job", (event) => {
-      const job = JSON.parse(event.data);
-      const mine = job.id === one("[data-job]")?.dataset.job || job.function === one("[data-self]")?.dataset.self;
-      if (mine || page === "jobs") void refresh();
-    });
   }
 
   /** A page other than the list: ask again when what it shows has changed. @param {FunctionJson[]} functions */
@@ -531,17 +526,26 @@
       const stream = new EventSource(box.dataset.log ?? "");
       stream.addEventListener("log", add);
       stream.addEventListener("end", () => stream.close());
+      // as with /events: after an answer that was no stream a browser does not try again
+      stream.onerror = () => {
+        if (stream.readyState === EventSource.CLOSED) setTimeout(again, 2000, stream);
+      };
       return stream;
     };
-    let stream = open();
-    if (document.body.dataset.page !== "function") return;
-    // It never ends, and a browser has six connections for all tabs: one that is not looked at gives its own back.
-    document.addEventListener("visibilitychange", () => {
-      stream.close();
-      if (document.hidden) return;
+    // A function's never ends, and a browser has six connections for all tabs: one that is not looked at gives its own back.
+    const leaves = document.body.dataset.page === "function";
+    /** @param {EventSource} lost */
+    const again = (lost) => {
+      if (lost !== stream || (leaves && document.hidden)) return;
       fresh = true;
       run = "";
       stream = open();
+    };
+    let stream = open();
+    if (!leaves) return;
+    document.addEventListener("visibilitychange", () => {
+      stream.close();
+      again(stream);
     });
   }
 
