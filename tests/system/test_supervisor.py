@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -21,6 +22,8 @@ from echod.model.job import NO_LANE
 from echod.supervisor import crews, pool, supervisor
 from echod.supervisor import worker as workers
 from echod.supervisor.bells import AGAIN_S, BEAT_S
+from echod.supervisor.leases import Lease
+from echod.supervisor.line import Line
 from echofn import frames
 from echofn.manifest import Constant, Function
 from server import Server
@@ -724,6 +727,63 @@ async def test_jobs_of_a_function_that_is_gone_wait_until_it_is_back(make: Make)
         assert (await node.job("act", orphan)).state == "pending"
         node.shelf.activate(node.shelf.put("DEP00000000003", SOURCE, [function("act"), function("spread")]))
         assert (await node.ended("act", orphan)).state == "done"
+
+
+async def test_a_new_function_is_served_however_long_the_bus_takes_over_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act, fresh = function("act", workers_min=0), function("fresh", context=False)
+    async with make(act, idle_s=0.02) as node:
+        asked, go = asyncio.Event(), asyncio.Event()
+        configure, housekeep, rounds = node.bus.configure, crews.Crews.housekeep, 0
+
+        async def slowly(queue: str, *rest: Any) -> Any:
+            if queue == "jobs.fresh":
+                asked.set()
+                await go.wait()
+            return await configure(queue, *rest)
+
+        def counted(each: crews.Crews, now: float) -> None:
+            nonlocal rounds
+            rounds += asked.is_set()
+            housekeep(each, now)
+
+        monkeypatch.setattr(node.bus, "configure", slowly)
+        monkeypatch.setattr(crews.Crews, "housekeep", counted)
+        source = SOURCE + "\ndef fresh(payload): return 7\n"
+        node.shelf.activate(node.shelf.put("DEP00000000002", source, [act, fresh]))
+        await asyncio.wait_for(asked.wait(), 60)
+        await node.until(lambda: rounds >= 4)
+        go.set()
+        assert result_of(await node.ended("fresh", await node.mint("fresh", None))) == 7
+
+
+async def test_a_pinned_job_that_was_lost_while_its_version_was_fetched_is_not_run(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make(function("act")) as node:
+        other = node.shelf.put("DEP00000000002", SOURCE, [function("act")])
+        asked, fetched = asyncio.Event(), asyncio.Event()
+        manifest, append, lost = node.shelf.manifest, Line.append, list[bool]()
+
+        async def slowly(version: Any) -> Any:
+            asked.set()
+            await fetched.wait()
+            return await manifest(version)
+
+        def noted(line: Line, lease: Lease) -> None:
+            lost.append(lease.lost)
+            append(line, lease)
+
+        monkeypatch.setattr(node.shelf, "manifest", slowly)
+        monkeypatch.setattr(Line, "append", noted)
+        await node.mint("act", {"do": "pid"}, version=other.version)
+        await asyncio.wait_for(asked.wait(), 60)
+        feed = node.supervisor._feeds["jobs.act"]
+        feed._book.expire(math.inf)
+        fetched.set()
+        await node.until(lambda: feed.is_settled)
+        assert lost == []
 
 
 # ---- cancel, pause, leases ----------------------------------------------------------------------------------------

@@ -247,6 +247,8 @@ class Feed:
         except BusError:
             self._runs.released([lease])
         else:
+            if lease.lost:  # others may run it by now
+                return
             lease.function = pool.function
             pool.waiting.append(lease)
             self._place()

@@ -79,6 +79,7 @@ class Supervisor:
             spawn=self._spawn,
         )
         self._feeds: dict[str, Feed] = {}
+        self._wanted: set[str] = set()  # functions of the active version
         self._warming = Warming(registry, self._feeds, lambda: self.on_told())
         self._bells = Bells(bus, self._spawn)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -211,12 +212,12 @@ class Supervisor:
             active = self._registry.active
             if active is None or self._is_draining:
                 continue
-            names = {function.name for function in active.manifest.functions}
+            self._wanted = {function.name for function in active.manifest.functions}
             for name, feed in self._feeds.items():
-                if name not in names:
+                if name not in self._wanted:
                     feed.close()
             try:
-                if names:
+                if self._wanted:
                     await self._registry.folder(active.version)  # once for all: without it none of them can run
             except (BusError, Refused) as error:
                 for feed in self._feeds.values():
@@ -224,7 +225,9 @@ class Supervisor:
                 failed = {str(error)}
             else:
                 failed = {
-                    error for error in await asyncio.gather(*(self._serve(n, active) for n in sorted(names))) if error
+                    error
+                    for error in await asyncio.gather(*(self._serve(n, active) for n in sorted(self._wanted)))
+                    if error
                 }
             self._update_room()
             self._served(active, failed)
@@ -271,7 +274,7 @@ class Supervisor:
             now = instant()
             for name, feed in list(self._feeds.items()):
                 feed.crews.housekeep(now)
-                if feed.closed and feed.is_idle:
+                if name not in self._wanted and feed.is_idle:  # another may be idle and not served yet
                     del self._feeds[name]
                     self._bells.forget(name)
                     await feed.shut()
