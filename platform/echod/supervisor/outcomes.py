@@ -44,7 +44,7 @@ def of(
                 try:
                     children = mints_of(lease.job.id, lease.lead.first_child, ended.children, function_of)
                 except Refused as error:
-                    return _retry(lease, run, Error(type="Refused", message=str(error)), None, roll)
+                    return _retry(lease, run, Error(type="Refused", message=str(error)[:MAX_MESSAGE]), None, roll)
             return Done(hold, run, ended.result, children)
         case "dead":
             return Dead(hold, run, _error_of(ended))

@@ -80,12 +80,8 @@ class Runs:
                 said = [(lease, outcomes.of(lease, run, ended, means.registry.function, roll=means.roll()))]
             else:
                 said = batches.answered(lease, run, ended, means.registry.function, roll=means.roll())
-        except Fault as fault:
-            roll = means.roll()
-            self._say_all(
-                (each, outcomes.crashed(each, run, "protocol", str(fault), roll=roll)) for each in lease.members
-            )
-            raise
+        except Exception as error:
+            raise self._disbelieved(lease, run, error) from error
         self._say_all(said)
         pool = self.crews.pool_of(lease)
         if pool is not None:
@@ -132,10 +128,8 @@ class Runs:
         function_of, roll = self._means.registry.function, self._means.roll()
         try:
             self._say_all(batches.crashed(lease, run, departure, function_of, roll=roll))
-        except Fault as fault:  # in what was told before
-            self._say_all(
-                (each, outcomes.crashed(each, run, "protocol", str(fault), roll=roll)) for each in lease.members
-            )
+        except Exception as error:  # in what was told before
+            self._disbelieved(lease, run, error)
 
     def not_started(self, lease: Lease, failed: frames.Failed, cause: str) -> None:
         self._means.blocks.give_back(lease.first_child, used=False)
@@ -200,6 +194,15 @@ class Runs:
     def drop(self, lease: Lease) -> None:
         """Its verdict came after its lease was over."""
         _log.warning("settle.dropped", queue=self._queue, job=lease.job.id, why="its lease was over")
+
+    def _disbelieved(self, lease: Lease, run: RunRecord, error: Exception) -> Fault:
+        """No verdict can be made of what a worker said: its jobs end as those of one that broke the protocol do."""
+        fault = error if isinstance(error, Fault) else Fault(f"the answer could not be taken: {type(error).__name__}")
+        if fault is not error:  # a defect of ours: it may not keep the jobs for ever
+            _log.error("answer.not_taken", exc_info=error, queue=self._queue, job=lease.job.id)
+        roll = self._means.roll()
+        self._say_all((each, outcomes.crashed(each, run, "protocol", str(fault), roll=roll)) for each in lease.members)
+        return fault
 
     def _say_all(self, said: Iterable[tuple[Lease, Verdict]]) -> None:
         """What became of all that ran as one. Their output is in the first one's log; the others' say so."""

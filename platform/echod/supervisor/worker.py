@@ -265,6 +265,9 @@ class Worker:
                         self._left(frame)
         except Fault as fault:
             self._broke(fault)
+        except Exception as error:  # a defect of ours, found by what it sent: that costs this worker and nothing else
+            _log.exception("frame.not_taken", worker=self.id, pid=self.pid)
+            self._broke(Fault(f"what the worker sent could not be taken: {type(error).__name__}"))
         self.stirred = instant()
 
     def _left(self, left: frames.Left) -> None:
