@@ -39,7 +39,7 @@ def instant() -> float:
 
 
 def granted(job: Claimed, now_ms: int, sent: float) -> float:
-    """Since when a lease runs, at the latest: before the call left that answered at the bus's `now_ms`.
+    """The latest instant at which the lease can have begun: when the call was sent, less the age that the bus reports.
 
     An answer that was lost and asked for again tells of a claim that is older than the call.
     """

@@ -70,19 +70,19 @@ class Pool:
         return [worker for worker in self._workers if _lives(worker) and not worker.spent]
 
     def fit(self) -> list[Worker]:
-        """Workers that take jobs now: no more of them than may run at once, those that only finish theirs counted."""
+        """Workers to hand jobs to. Those that are only finishing count towards the limit."""
         ready = [worker for worker in self._workers if _takes(worker)]
         return ready[: self._room()]
 
-    def load(self, batch: int, waiting: int) -> slots.Load:
+    def load(self, depth: int, waiting: int) -> slots.Load:
         fit = self.fit()
         starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
         return slots.Load(
-            held=tuple(worker.load(batch) for worker in fit),
+            held=tuple(worker.load(depth) for worker in fit),
             starting=min(starting, self._room() - len(fit)),  # a successor has no hands before there is room for it
             waiting=waiting,
             startable=self.startable(),
-            batch=batch,
+            depth=depth,
             at_once=self.function.at_once,
         )
 
@@ -95,17 +95,17 @@ class Pool:
 
     # ---- work ---------------------------------------------------------------------------------------------------
 
-    def place(self, batch: int) -> None:
+    def place(self, depth: int) -> None:
         """Hand out what waits, and start workers for what nobody has hands for."""
         if self.waiting:
-            self._hand_out(batch)
+            self._hand_out(depth)
         alone = len(self.waiting.alone)
         starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
         needed = alone - (alone - len(self.waiting)) // self.function.at_once  # one each, and as many as carry the rest
         short = min(needed - starting, self.startable())
         for _ in range(short):
             self._start()
-        self._succeed(batch)
+        self._succeed(depth)
 
     def staff(self, count: int) -> None:
         """Have at least `count` workers ready or on their way."""
@@ -234,7 +234,7 @@ class Pool:
 
     # ---- hands --------------------------------------------------------------------------------------------------
 
-    def _hand_out(self, batch: int) -> None:
+    def _hand_out(self, depth: int) -> None:
         """Give the waiting jobs to those who have room. One that may have no neighbours gets a worker to itself."""
         workers = [worker for worker in self.fit() if not worker.is_alone]
         alone = self.waiting.alone
@@ -245,7 +245,7 @@ class Pool:
                 self.waiting.remove(lease)
                 worker.is_alone = self._hand(worker, [lease])
         free = len(self.waiting) - len(self.waiting.alone)
-        given = slots.shares(free, [worker.load(batch) for worker in workers], batch)
+        given = slots.shares(free, [worker.load(depth) for worker in workers], depth)
         for worker, count in zip(workers, given, strict=True):
             self._hand(worker, self.waiting.take(min(count, worker.limit - worker.handed)))
 
@@ -280,12 +280,12 @@ class Pool:
             self.cold_starts += 1
             self._workers.append(worker)
 
-    def _succeed(self, batch: int) -> None:
+    def _succeed(self, depth: int) -> None:
         """Start the successor of a worker that will soon have run its share."""
         if not self.serving or not self._means.base.is_up:
             return
         alive = [worker for worker in self._workers if _lives(worker)]
-        fresh = [worker for worker in alive if not _is_old(worker, batch)]
+        fresh = [worker for worker in alive if not _is_old(worker, depth)]
         standing_by = sum(not worker.life.held for worker in fresh)
         if (
             len(fresh) < self.most
@@ -296,7 +296,7 @@ class Pool:
             self._start()
 
     def _room(self) -> int:
-        """How many may run jobs beside those that only finish theirs."""
+        """Workers that may still take jobs, under the limit of this node."""
         return max(self.most - sum(worker.life.held > 0 and not _takes(worker) for worker in self._workers), 0)
 
     def _back_off(self) -> None:
@@ -330,8 +330,8 @@ def _end_if_done(worker: Worker) -> None:
         worker.stop()
 
 
-def _is_old(worker: Worker, batch: int) -> bool:
-    return worker.handed + 4 * batch >= worker.limit and worker.handed * 2 >= worker.limit
+def _is_old(worker: Worker, depth: int) -> bool:
+    return worker.handed + 4 * depth >= worker.limit and worker.handed * 2 >= worker.limit
 
 
 def _why_not(departure: Departure) -> tuple[str, str, str]:

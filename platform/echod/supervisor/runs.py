@@ -38,7 +38,7 @@ class Runs:
         self._journal = Journal(queue, means.bus, means.spawn, means.environ)
 
     @property
-    def batch(self) -> int:
+    def depth(self) -> int:
         """How many jobs one worker may hold now."""
         pool = self.crews.active
         if pool is None:
@@ -47,7 +47,7 @@ class Runs:
         policy = function.policy
         most = slots.MOST_JOBS // (policy.batch or 1)
         is_ordered = policy.priority != 0 or self.limited or policy.isolation == "job"
-        return slots.batch_size(self.pace, at_once=function.at_once, ordered=is_ordered, most=most)
+        return slots.depth(self.pace, at_once=function.at_once, ordered=is_ordered, most=most)
 
     async def shut(self) -> None:
         """After the last worker is gone."""
@@ -87,10 +87,10 @@ class Runs:
         if pool is not None:
             pool.answered(worker, lease, spoilt=ended.fault is not None and ended.fault.cause == "memory")
 
-    def wrote(self, worker: Worker, lease: Lease, output: frames.Output) -> None:
+    def wrote(self, lease: Lease, output: frames.Output) -> None:
         self._journal.wrote(lease, output)
 
-    def progressed(self, worker: Worker, lease: Lease, progress: frames.Progress) -> None:
+    def progressed(self, lease: Lease, progress: frames.Progress) -> None:
         for member in lease.members:
             self._journal.progressed(member, progress)
 
@@ -98,9 +98,9 @@ class Runs:
         error = outcomes.error_of_leaving(left)
         _log.error("lifespan.not_left", queue=self._queue, worker=worker.id, error=f"{error.type}: {error.message}")
         if last is not None:
-            self._journal.failed(last, error)
+            self._journal.explain(last, error)
 
-    def spilled(self, worker: Worker, lease: Lease, stream: str, data: bytes) -> None:
+    def spilled(self, lease: Lease, stream: str, data: bytes) -> None:
         self._journal.spilled(lease, stream, data)
 
     # ---- of pools -----------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Runs:
     def moved(self) -> None:
         self.crews.succeed()
         self.crews.keep_minimum()
-        self.crews.place(self.batch)
+        self.crews.place(self.depth)
         self._on_moved()
 
     # ---- of the feed --------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Runs:
         """This is what became of a job."""
         self._journal.ended(lease)
         if isinstance(verdict, Retry | Dead) and not lease.lost:
-            self._journal.failed(lease, verdict.error)
+            self._journal.explain(lease, verdict.error)
         lease.settling = True
         lease.worker = None
         if lease.lost:
