@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import rig as rigs
 from echod.errors import Refused
 from echod.model.ids import JobId
 from echod.model.job import NO_LANE
@@ -26,9 +27,8 @@ from echod.supervisor.leases import Lease
 from echod.supervisor.line import Line
 from echofn import frames
 from echofn.manifest import Constant, Function
+from rig import Rig, function
 from server import Server
-from unit.supervisor import rig as rigs
-from unit.supervisor.rig import Rig, function
 
 SOURCE = """
 import ctypes, logging, os, signal, subprocess, sys, threading, time
@@ -975,10 +975,9 @@ async def test_a_frozen_node_gives_up_its_lease_and_never_settles_past_it(server
     functions = [function("act", timeout_ms=120_000)]
     (tmp_path / "functions.msgpack").write_bytes(msgspec.msgpack.encode(functions))
     (tmp_path / "source.py").write_text(SOURCE)
-    path = os.pathsep.join([str(Path(rigs.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     frozen = await asyncio.create_subprocess_exec(
         sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "3000",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert frozen.stdout is not None
     assert frozen.stderr is not None
@@ -1018,10 +1017,9 @@ async def _charged(node: Rig, job_id: str) -> Any:
 async def test_a_killed_supervisor_leaves_no_process(server: Server, tmp_path: Path) -> None:
     (tmp_path / "functions.msgpack").write_bytes(msgspec.msgpack.encode([function("act", timeout_ms=120_000)]))
     (tmp_path / "source.py").write_text(SOURCE)
-    path = os.pathsep.join([str(Path(rigs.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     victim = await asyncio.create_subprocess_exec(
         sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "15000",
-        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+        stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
         assert victim.stdout is not None
