@@ -20,7 +20,7 @@ import rig as rigs
 from echod.errors import Refused
 from echod.model.ids import JobId
 from echod.model.job import NO_LANE
-from echod.supervisor import crews, pool, supervisor
+from echod.supervisor import crews, following, pool
 from echod.supervisor import worker as workers
 from echod.supervisor.bells import AGAIN_S, BEAT_S
 from echod.supervisor.leases import Lease
@@ -639,7 +639,7 @@ async def test_a_switch_under_load_loses_and_charges_nothing(make: Make) -> None
 async def test_a_version_that_cannot_be_had_claims_nothing_and_says_so_once(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(supervisor, "RETRY_S", 0.01)
+    monkeypatch.setattr(following, "RETRY_S", 0.01)
     async with make(function("act"), source=_version("old"), cpus=1) as node:
         folder, tries, is_whole = node.shelf.folder, 0, False
 
