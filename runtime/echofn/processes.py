@@ -34,8 +34,8 @@ def descendants(root: int, spare: Set[int] = frozenset()) -> list[int]:
 
 
 def below(root: int, spare: Set[int] = frozenset()) -> list[int]:
-    """As `descendants`, at a cost that grows with this tree and not with the machine. Of a tree in motion it may miss
-    one that comes or goes: to look at, not to end.
+    """As `descendants`, at a cost that grows with this tree and not with the machine. May miss processes that start or
+    exit meanwhile: use it to look, not to kill.
     """
     found: list[int] = []
     ahead = [root]

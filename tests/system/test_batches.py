@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
+import rig as rigs
 from audit import audit
 from echod.bus import Bus
 from echod.supervisor import leases
 from echofn.manifest import Function
+from rig import Rig, function
 from server import Server
-from unit.supervisor import rig as rigs
-from unit.supervisor.rig import Rig, function
 
 SOURCE = """
 import asyncio, os, time

@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
+import rig as rigs
 from echod.model.job import Job
 from echofn.manifest import Function
 from echofn.processes import children_of_one_thread
 from nodes import Node, alive, until
+from rig import Rig, function
 from server import Server
-from unit.supervisor import rig as rigs
-from unit.supervisor.rig import Rig, function
 
 SOURCE = """
 import asyncio, contextlib, os, pathlib, threading, time

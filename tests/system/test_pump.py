@@ -23,7 +23,7 @@ from echod.bus.timing import TICK_LIMIT
 from echod.errors import BusError
 from echod.model.ids import NodeId, VersionId, branded
 from echod.model.job import Child, Done, Hold, Job, Mint, RunRecord
-from echod.pump import convergence
+from echod.pump import convergence, occurrences
 from echod.pump.pump import Pump
 from echod.registry.duty import Report
 from echod.registry.registry import Registry
@@ -739,3 +739,23 @@ async def test_children_that_cannot_be_minted_hide_no_others(node: Node, server:
     assert sorted(job.id for job in await node.jobs("good")) == sorted(good)
     assert server.command("HLEN", "emq:{shop.tick}:out") == 1200 - 12, "those that failed wait for the next beat"
     assert not (await node.pump.turn()).more
+
+
+async def test_what_is_remembered_of_schedules_that_come_and_go_is_bounded(
+    node: Node, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(occurrences, "MOST_KNOWN", 3)
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function())
+    for minute in range(1, 9):
+        due_ms = ms(f"2026-06-01T12:0{minute}:00Z")
+        name, rule = f"of minute {minute}", "* * * * *"
+        trigger = msgspec.msgpack.encode(CronTrigger(name, rule))
+        await node.bus.recur(
+            "shop.tick", name, rule=rule, tz="UTC", trigger=trigger, payload=b"\xc0", next_ms=due_ms, generation=None
+        )
+        server.clock.set(due_ms + 1)
+        await asyncio.wait_for(node.settle(), 60)
+        await node.bus.unrecur("shop.tick", name, None)
+    assert len(await node.dues()) == 8
+    assert len(node.pump._occurrences._triggers) <= 4

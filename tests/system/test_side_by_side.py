@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import pytest
 
+import rig as rigs
 from echod.bus.answers import LogLine
 from echofn import frames
 from echofn.manifest import Function
+from rig import Rig, function
 from server import Server
-from unit.supervisor import rig as rigs
-from unit.supervisor.rig import Rig, function
 
 SOURCE = """
 import asyncio, os, time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -15,19 +16,21 @@ from typing import Any
 import msgspec
 import pytest
 
+import rig as rigs
 from echod.bus import working
 from echod.bus.clock import BEAT_S
 from echod.errors import Refused
 from echod.model.ids import JobId
 from echod.model.job import NO_LANE, Verdict
-from echod.supervisor import crews, pool, supervisor
+from echod.supervisor import crews, following, pool
 from echod.supervisor import worker as workers
 from echod.supervisor.bells import AGAIN_S
+from echod.supervisor.leases import Lease
+from echod.supervisor.line import Line
 from echofn import frames
 from echofn.manifest import Constant, Function
+from rig import Rig, function
 from server import Server
-from unit.supervisor import rig as rigs
-from unit.supervisor.rig import Rig, function
 
 SOURCE = """
 import ctypes, logging, os, signal, subprocess, sys, threading, time
@@ -638,7 +641,7 @@ async def test_a_switch_under_load_loses_and_charges_nothing(make: Make) -> None
 async def test_a_version_that_cannot_be_had_claims_nothing_and_says_so_once(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(supervisor, "RETRY_S", 0.01)
+    monkeypatch.setattr(following, "RETRY_S", 0.01)
     async with make(function("act"), source=_version("old"), cpus=1) as node:
         folder, tries, is_whole = node.shelf.folder, 0, False
 
@@ -726,6 +729,63 @@ async def test_jobs_of_a_function_that_is_gone_wait_until_it_is_back(make: Make)
         assert (await node.job("act", orphan)).state == "pending"
         node.shelf.activate(node.shelf.put("DEP00000000003", SOURCE, [function("act"), function("spread")]))
         assert (await node.ended("act", orphan)).state == "done"
+
+
+async def test_a_new_function_is_served_however_long_the_bus_takes_over_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act, fresh = function("act", workers_min=0), function("fresh", context=False)
+    async with make(act, idle_s=0.02) as node:
+        asked, go = asyncio.Event(), asyncio.Event()
+        configure, housekeep, rounds = node.bus.configure, crews.Crews.housekeep, 0
+
+        async def slowly(queue: str, *rest: Any) -> Any:
+            if queue == "jobs.fresh":
+                asked.set()
+                await go.wait()
+            return await configure(queue, *rest)
+
+        def counted(each: crews.Crews, now: float) -> None:
+            nonlocal rounds
+            rounds += asked.is_set()
+            housekeep(each, now)
+
+        monkeypatch.setattr(node.bus, "configure", slowly)
+        monkeypatch.setattr(crews.Crews, "housekeep", counted)
+        source = SOURCE + "\ndef fresh(payload): return 7\n"
+        node.shelf.activate(node.shelf.put("DEP00000000002", source, [act, fresh]))
+        await asyncio.wait_for(asked.wait(), 60)
+        await node.until(lambda: rounds >= 4)
+        go.set()
+        assert result_of(await node.ended("fresh", await node.mint("fresh", None))) == 7
+
+
+async def test_a_pinned_job_that_was_lost_while_its_version_was_fetched_is_not_run(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make(function("act")) as node:
+        other = node.shelf.put("DEP00000000002", SOURCE, [function("act")])
+        asked, fetched = asyncio.Event(), asyncio.Event()
+        manifest, append, lost = node.shelf.manifest, Line.append, list[bool]()
+
+        async def slowly(version: Any) -> Any:
+            asked.set()
+            await fetched.wait()
+            return await manifest(version)
+
+        def noted(line: Line, lease: Lease) -> None:
+            lost.append(lease.lost)
+            append(line, lease)
+
+        monkeypatch.setattr(node.shelf, "manifest", slowly)
+        monkeypatch.setattr(Line, "append", noted)
+        await node.mint("act", {"do": "pid"}, version=other.version)
+        await asyncio.wait_for(asked.wait(), 60)
+        feed = node.supervisor._feeds["jobs.act"]
+        feed._book.expire(math.inf)
+        fetched.set()
+        await node.until(lambda: feed.is_settled)
+        assert lost == []
 
 
 # ---- cancel, pause, leases ----------------------------------------------------------------------------------------
@@ -917,10 +977,9 @@ async def test_a_frozen_node_gives_up_its_lease_and_never_settles_past_it(server
     functions = [function("act", timeout_ms=120_000)]
     (tmp_path / "functions.msgpack").write_bytes(msgspec.msgpack.encode(functions))
     (tmp_path / "source.py").write_text(SOURCE)
-    path = os.pathsep.join([str(Path(rigs.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     frozen = await asyncio.create_subprocess_exec(
         sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "3000",
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert frozen.stdout is not None
     assert frozen.stderr is not None
@@ -960,10 +1019,9 @@ async def _charged(node: Rig, job_id: str) -> Any:
 async def test_a_killed_supervisor_leaves_no_process(server: Server, tmp_path: Path) -> None:
     (tmp_path / "functions.msgpack").write_bytes(msgspec.msgpack.encode([function("act", timeout_ms=120_000)]))
     (tmp_path / "source.py").write_text(SOURCE)
-    path = os.pathsep.join([str(Path(rigs.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     victim = await asyncio.create_subprocess_exec(
         sys.executable, rigs.__file__, server.address, str(tmp_path), "NOD00000000002", "15000",
-        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": path},
+        stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
         assert victim.stdout is not None

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+import rig as rigs
 from echofn.blocked import FEWER_THREADS
 from echofn.manifest import Policy
+from rig import Rig, function
 from server import Server
 from unit.runtime.driving import alive
-from unit.supervisor import rig as rigs
-from unit.supervisor.rig import Rig, function
 
 MB = 1 << 20
 SOURCE = """

@@ -1,7 +1,7 @@
 """A request's body as a payload: JSON or msgpack in, a checked value and its msgpack out.
 
-Only what any reader can carry goes onto the bus: numbers of 64 bits, finite; text keys; no extension types; nested at
-most `MAX_DEPTH` deep. Of two equal keys in one JSON object the last counts, as everywhere.
+Only what any reader can carry goes onto the bus (`policy/nesting.py`). Of two equal keys in one JSON object the last
+counts, as everywhere.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import cast
 
 import msgspec
 
+from echod.errors import Refused
 from echod.gateway.problems import Problem
-from echod.policy.nesting import MAX_DEPTH, levels
+from echod.policy.nesting import TOO_DEEP, is_carried
 from echod.registry.schemas import json_path
 from echofn.codec import NIL
 from echofn.frames import MAX_PAYLOAD_BYTES
@@ -28,7 +29,6 @@ _JSON = ("application/json", "text/json")
 _MSGPACK = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _INTEGERS = range(-(2**63), 2**64)
-_KINDS = {str, int, float, bool, type(None), bytes, dict, list}
 
 Steps = tuple[str | int, ...]
 
@@ -122,30 +122,15 @@ def _msgpack_value(body: bytes) -> object:
 
 def _packed(value: object) -> bytes:
     """msgpack of a value that holds nothing but what any reader can carry."""
-    if _is_carried(value):
-        with contextlib.suppress(OverflowError):  # an integer of more than 64 bits: where is it?
-            return msgspec.msgpack.encode(value)
+    try:
+        if is_carried(value):
+            with contextlib.suppress(OverflowError):  # an integer of more than 64 bits: where is it?
+                return msgspec.msgpack.encode(value)
+    except Refused:
+        raise _too_deep() from None
     steps, fault = next(_faults(value))
     path = json_path(list(steps))
     raise Problem("invalid-payload", f"{path}: {fault}", faults=[{"path": path, "message": fault}])
-
-
-def _is_carried(value: object) -> bool:
-    """Whether `value` holds only kinds, keys and floats that can be carried; quick, and so without saying where not.
-
-    Raises the problem of a value that is nested too deep.
-    """
-    for depth, (items, containers) in enumerate(levels(value)):
-        if depth >= MAX_DEPTH and containers:
-            raise _too_deep()
-        kinds = set(map(type, items))
-        if not kinds <= _KINDS:
-            return False
-        if float in kinds and not all(math.isfinite(item) for item in items if isinstance(item, float)):
-            return False
-        if any(set(map(type, held)) - {str} for held in containers if isinstance(held, dict)):
-            return False
-    return True
 
 
 def _faults(value: object) -> Iterator[tuple[Steps, str]]:
@@ -194,4 +179,4 @@ def _invalid(detail: str, body: bytes, position: int) -> Problem:
 
 
 def _too_deep() -> Problem:
-    return Problem("invalid-payload", f"expected at most {MAX_DEPTH} levels of nesting, got more")
+    return Problem("invalid-payload", TOO_DEEP)

@@ -39,7 +39,9 @@ from echod.supervisor.supervisor import Supervisor
 _log = log.get("node")
 
 DRAIN_DEV_S = 3.0  # who presses ctrl-c wants the prompt back; what is cut off is released, uncharged
-DRAIN_S = 25.0  # within the 30 s that systemd and Kubernetes leave
+DRAIN_S = (
+    20.0  # with what follows (workers are killed, their base ends) within the 30 s that systemd and Kubernetes leave
+)
 JOIN_S = 1.0
 MOST_AILS, AIL_CHARS = 20, 500  # told of one node
 
@@ -140,13 +142,15 @@ class Roles:
 
     async def drain(self) -> None:
         """Take nothing new; let running jobs end, for a while."""
-        if self._server is not None:
-            await self._server.stop()
         if self._metronome is not None:
             self._metronome.cancel()
+        duties: list[Awaitable[object]] = []
+        if self._server is not None:
+            duties.append(self._server.stop())
         if self._supervisor is not None:
             terminal.draining(sum(workers["busy"] for workers in self._workers().values()))
-            await self._supervisor.drain(DRAIN_DEV_S if self._parts.verb == "dev" else DRAIN_S)
+            duties.append(self._supervisor.drain(DRAIN_DEV_S if self._parts.verb == "dev" else DRAIN_S))
+        await asyncio.gather(*duties)  # side by side: nothing is claimed while the last requests end
 
     def release(self) -> None:
         """Cut the drain short: what runs goes back to its lane, uncharged."""

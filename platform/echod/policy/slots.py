@@ -35,7 +35,7 @@ def observed(pace: Pace, wall_us: int, payload_bytes: int) -> Pace:
     )
 
 
-def batch_size(pace: Pace, *, at_once: int = 1, ordered: bool = False, most: int = MOST_JOBS) -> int:
+def depth(pace: Pace, *, at_once: int = 1, ordered: bool = False, most: int = MOST_JOBS) -> int:
     """How many jobs one worker may hold that runs `at_once`. `ordered`: the queue has priorities or limits,
     or a worker is for one run, so only what runs at once.
     """
@@ -53,29 +53,28 @@ class Load(msgspec.Struct, frozen=True):
     starting: int  # workers on their way
     waiting: int  # jobs claimed that no worker holds yet
     startable: int  # workers that may still be started now
-    batch: int  # as batch_size says
+    depth: int  # as `depth` says
     at_once: int = 1  # jobs that one worker runs side by side
 
 
 def wanted(load: Load) -> int:
-    """How many jobs to claim: what ready workers can still hold, what those on their way run at once, and some to start
-    more for.
+    """How many to claim: room on ready workers, one round for those starting, plus enough to justify starting more.
 
     Workers are added by doubling: a flood brings them quickly, a trickle starts one.
     """
-    free = sum(load.batch - held for held in load.held if held < load.batch)
+    free = sum(load.depth - held for held in load.held if held < load.depth)
     more = min(load.startable, max(1, len(load.held) + load.starting))
     return min(max(free + load.starting * load.at_once + more - load.waiting, 0), MOST_CLAIMED)
 
 
 def hungry(load: Load) -> bool:
     """Whether some worker has less than half of what it may hold, so that a claim cannot wait."""
-    low = load.batch // 2
+    low = load.depth // 2
     return any(held <= low for held in load.held)
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Settle what has ended and claim `count` more, now."""
+    """Settle what has ended and claim `count` more, now. 0: settle alone, as nobody has room or nothing is claimed."""
 
     count: int
 
@@ -98,19 +97,19 @@ def next_call(load: Load, *, verdicts: int, rung: bool, closed: bool) -> Call | 
     return Call(count)
 
 
-def shares(count: int, held: Sequence[int], batch: int) -> tuple[int, ...]:
-    """How many of `count` jobs each worker gets: the emptiest first, level, none over `batch`. They may be fewer."""
+def shares(count: int, held: Sequence[int], depth: int) -> tuple[int, ...]:
+    """How many of `count` jobs each worker gets: the emptiest first, level, none over `depth`. They may be fewer."""
     level = list(held)
     given = [0] * len(level)
     order = sorted(range(len(level)), key=level.__getitem__)
     left = count
     while left > 0:
-        open_slots = [index for index in order if level[index] < batch]
+        open_slots = [index for index in order if level[index] < depth]
         if not open_slots:
             break
         lowest = min(level[index] for index in open_slots)
         lows = [index for index in open_slots if level[index] == lowest]
-        above = min((level[index] for index in open_slots if level[index] > lowest), default=batch)
+        above = min((level[index] for index in open_slots if level[index] > lowest), default=depth)
         step = max(1, min(above - lowest, left // len(lows)))
         for index in lows:
             if left == 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import lru_cache
 from itertools import pairwise
 
 import msgspec
@@ -28,6 +29,7 @@ _payload = msgspec.msgpack.Decoder().decode
 FULL_RETRY_MS = 1_000
 UNREADABLE = "its row cannot be read; deploy or register it again"  # as lua/include/recover.lua says
 OLDER_RETRY_MS = 1_000  # where the version that replaced it cannot be read, or its row not be written
+MOST_KNOWN = 10_000  # recurrences
 RETRY_MS = 100  # after an answer that we did not expect: no hot loop, whatever the bus holds
 
 
@@ -48,15 +50,15 @@ class Occurrences:
         self._bus = bus
         self._registry = registry
         self._triggers: dict[tuple[str, str], tuple[int, bytes]] = {}
-        self._rules: dict[bytes, tuple[Recurring, Rule]] = {}
 
     def forget(self) -> None:
         """Rules may have been written anew."""
         self._triggers.clear()
-        self._rules.clear()
 
     async def know(self, dues: list[DueOccurrence]) -> None:
         """Read the rows of recurrences that are due in a revision we have not seen."""
+        if len(self._triggers) > MOST_KNOWN:  # schedules of run time come and go, and nobody says that one went
+            self.forget()
         unknown: dict[str, list[str]] = {}
         for due in dues:
             if self._triggers.get((due.queue, due.recurrence), (-1,))[0] != due.revision:
@@ -71,7 +73,7 @@ class Occurrences:
         if revision != due.revision:
             return Settled(RETRY_MS)  # written or removed since the tick: the next one knows
         try:
-            trigger, rule = self._rule(raw)
+            trigger, rule = _rule(raw)
             if await self._is_gone(due.queue):
                 return await self._park(due, GONE)
             plan = catchup.plan(rule, due.due_ms, now_ms, missed=trigger.missed, cap=trigger.cap)
@@ -145,13 +147,6 @@ class Occurrences:
         await self._bus.park_recurrence(due.queue, due.recurrence, due.revision, error)
         return Settled(60_000)
 
-    def _rule(self, raw: bytes) -> tuple[Recurring, Rule]:
-        known = self._rules.get(raw)
-        if known is None:
-            trigger = restored(raw)
-            known = self._rules[raw] = trigger, rule_of(trigger)
-        return known
-
     async def _is_gone(self, queue: str) -> bool:
         """Whether no function is there to run its jobs, asked of the bus before it is believed.
 
@@ -166,3 +161,9 @@ class Occurrences:
         """The lane that the payload names, by the function's policy of now."""
         function = self._registry.function(queue)
         return NO_LANE if function is None else places.lane_of(function.policy, _payload(trigger.payload))
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _rule(raw: bytes) -> tuple[Recurring, Rule]:
+    trigger = restored(raw)
+    return trigger, rule_of(trigger)

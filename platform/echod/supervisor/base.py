@@ -28,6 +28,7 @@ _log = log.get("supervisor")
 
 MODULE = "echofn.base"
 UP_WITHIN_S = 10.0
+END_WITHIN_S = 2.0
 BACK_OFF_S = 0.1
 BACK_OFF_CAP_S = 10.0
 STEADY_S = 30.0  # a base that lived this long died of something new
@@ -254,7 +255,7 @@ class Base:
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Its socket is closed, which ends it; make sure."""
     try:
-        await asyncio.wait_for(process.wait(), 2.0)
+        await asyncio.wait_for(process.wait(), END_WITHIN_S)
     except TimeoutError:
         processes.kill_below(process.pid)  # what cannot hear, being stopped, takes nothing along by itself
         with contextlib.suppress(ProcessLookupError):

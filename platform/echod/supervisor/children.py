@@ -66,6 +66,8 @@ def mints_of(
     Raises Fault for what no honest worker sends, and Refused for an enqueue that cannot be done: an unknown function,
     one that its webhook alone may start, a payload that it does not take, a lane that is an object.
     """
+    if children and not first_child:
+        raise Fault("expected no children of a run that was given no ids for them")
     if len(children) > frames.MAX_CHILDREN:
         raise Fault(f"expected at most {frames.MAX_CHILDREN} children, got {len(children)}")
     if sum(_size(child) for child in children) > MAX_BYTES:
@@ -120,8 +122,8 @@ def _mint(parent: JobId, child: frames.Child, function: Function | None) -> Chil
 def _check(payload: bytes, function: Function) -> None:
     """A payload as the gateway holds it against the function's schema: a run may know it by its name alone."""
     value = _decoded(payload)
-    if nesting.is_deeper(value, nesting.MAX_DEPTH):
-        raise Refused(f"payload: expected at most {nesting.MAX_DEPTH} levels of nesting, got more")
+    if not nesting.is_carried(value):
+        raise Fault("expected a child's payload of text keys, finite numbers and no extensions, got another")
     if function.payload_schema is not None:
         digest = hashlib.sha256(msgspec.json.encode(function.payload_schema)).hexdigest()
         _schemas.check(digest, function, msgspec.to_builtins(value), len(payload), value)

@@ -1,8 +1,8 @@
 """The pools of one queue, by version: the active one, those that jobs are pinned to, and old ones that drain.
 
 From a switch on the old version's workers begin nothing more, and what they had not begun goes back, so that the next
-claim runs on the new code. So that this claim finds workers, they are made ready before the switch, where the deployer
-asks for it (decision 0040), and let go again where no switch comes.
+claim runs on the new code. On the deployer's request the new workers start before the switch (decision 0040); without a
+switch they go again.
 """
 
 from __future__ import annotations
@@ -101,17 +101,17 @@ class Crews:
         pool.serving = True
         return pool
 
-    def load(self, batch: int) -> slots.Load:
+    def load(self, depth: int) -> slots.Load:
         """What may be claimed is measured at the active version; what waits, at all of them."""
         waiting = sum(len(pool.waiting) for pool in self._pools.values())
         if self.active is None:
-            return slots.Load(held=(), starting=0, waiting=waiting, startable=0, batch=batch)
-        return self.active.load(batch, waiting)
+            return slots.Load(held=(), starting=0, waiting=waiting, startable=0, depth=depth)
+        return self.active.load(depth, waiting)
 
-    def place(self, batch: int) -> None:
+    def place(self, depth: int) -> None:
         for pool in self._pools.values():
             if pool.serving:
-                pool.place(batch)
+                pool.place(depth)
 
     def unqueue(self, lease: Lease) -> bool:
         """Take a job back that waits for a worker."""

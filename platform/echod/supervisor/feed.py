@@ -4,8 +4,7 @@ One call to the bus is out at a time. It settles everything that has ended and c
 and while it is out the workers run what the call before it brought. There is no task per job and no poll: a feed that
 has nothing to do owns no task and no timer.
 
-A verdict is kept until the bus has it or the lease is over by our own clock, whichever comes first; it is never sent
-after that.
+Verdicts are sent again until the bus confirms them, but never after the lease has expired by our clock.
 """
 
 from __future__ import annotations
@@ -155,7 +154,7 @@ class Feed:
         self._consider(is_rested=True)
 
     def _load(self) -> slots.Load:
-        return self.crews.load(self._runs.batch)
+        return self.crews.load(self._runs.depth)
 
     async def _exchange(self, count: int) -> None:
         """One call: settle what ended, claim `count`."""
@@ -247,6 +246,8 @@ class Feed:
         except BusError:
             self._runs.released([lease])
         else:
+            if lease.lost:  # others may run it by now
+                return
             lease.function = pool.function
             pool.waiting.append(lease)
             self._place()
@@ -261,7 +262,7 @@ class Feed:
     def _place(self) -> None:
         if self.closed:
             self.crews.retire()  # closed while the call was out: it all goes back
-        self.crews.place(self._runs.batch)
+        self.crews.place(self._runs.depth)
 
     def _tick(self, now: float) -> None:
         self.crews.relieve(now)

@@ -1,6 +1,6 @@
 """What runs print, log and report of their progress, on its way to the bus: bounded per run, written in batches.
 
-Losing the bus loses no run: lines wait a while and are then dropped, with a count in their place.
+A lost bus costs lines, not runs: lines are buffered for a while, then dropped and counted.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Journal:
         """Where the output of a batch is, in the log of one of its other jobs."""
         self._line(lease, "log", "info", "echod", f"ran in a batch with {lead.job.id}, whose log has the output")
 
-    def failed(self, lease: Lease, error: Error) -> None:
-        """What a run ended with: looked for where its output is, and one of several attempts' is kept nowhere else."""
+    def explain(self, lease: Lease, error: Error) -> None:
+        """Also write the error into the log: people look there, and the row keeps only the last attempt's."""
         told, trace = f"{error.type}: {error.message}", error.traceback.rstrip()
         text = trace if trace.endswith(error.message) and trace else f"{trace}\n{told}".lstrip()
         self._keep(lease.job.id, self._made(lease, "log", "error", "echod", text))

@@ -39,7 +39,7 @@ def instant() -> float:
 
 
 def granted(job: Claimed, now_ms: int, sent: float) -> float:
-    """Since when a lease runs, at the latest: before the call left that answered at the bus's `now_ms`.
+    """The latest instant at which the lease can have begun: when the call was sent, less the age that the bus reports.
 
     An answer that was lost and asked for again tells of a claim that is older than the call.
     """
@@ -190,14 +190,15 @@ class Book:
     def _due(self, now: float) -> tuple[list[Lease], list[Lease]]:
         """What to extend, and which of that to mark as begun."""
         third = self._lease_ms / 3000
-        begun = [
+        begun = {
             lease
             for lease in self._leases
             if not lease.marked and lease.begun is not None and now - lease.begun >= MARK_AFTER_S and not lease.settling
-        ]
-        fresh = set(begun)
-        aged = [lease for lease in self._leases if now - lease.granted >= third and lease not in fresh]
-        return (begun + aged)[:MOST_PER_CALL], begun[:MOST_PER_CALL]
+        }
+        aged = [lease for lease in self._leases if now - lease.granted >= third]
+        aged.sort(key=lambda lease: lease.granted)  # first, and the oldest first: a mark can wait, a lease cannot
+        due = [*aged, *begun.difference(aged)][:MOST_PER_CALL]
+        return due, [lease for lease in due if lease in begun]
 
     async def _extend(self, leases: list[Lease], begun: list[Lease]) -> None:
         sent = instant()

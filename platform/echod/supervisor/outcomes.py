@@ -44,7 +44,7 @@ def of(
                 try:
                     children = mints_of(lease.job.id, lease.lead.first_child, ended.children, function_of)
                 except Refused as error:
-                    return _retry(lease, run, Error(type="Refused", message=str(error)), None, roll)
+                    return _retry(lease, run, Error(type="Refused", message=str(error)[:MAX_MESSAGE]), None, roll)
             return Done(hold, run, ended.result, children)
         case "dead":
             return Dead(hold, run, _error_of(ended))
@@ -106,7 +106,7 @@ def size_of(verdict: Verdict) -> int:
 def record(worker: str, lease: Lease, now_ms: int, wall_us: int, ended: frames.Ended, *, cold: bool) -> RunRecord:
     """The bill of a run that answered. `wall_us` is the worker's own stop-watch, checked by the caller.
 
-    By that it began no later than we heard of it, whereto a clock was driven meanwhile.
+    The start is capped at when we heard of it, since the bus's clock may have been driven on meanwhile.
     """
     return RunRecord(
         worker,

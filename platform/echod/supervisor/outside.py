@@ -37,7 +37,7 @@ class Outside:
         """Lines, and beside which jobs. Raises Fault where they do not end."""
         lease = next(iter(running), last)
         if lease is not None:
-            self._jobs.wrote(self._worker, lease, output)
+            self._jobs.wrote(lease, output)
             return
         self._waiting_bytes += len(output.text)
         if self._waiting_bytes <= MOST_BYTES and len(self._waiting) < MOST_LINES:
@@ -50,7 +50,7 @@ class Outside:
     def begun(self, lease: Lease) -> None:
         """A job has begun: what waited for one goes into its log."""
         for output in self._taken():
-            self._jobs.wrote(self._worker, lease, output)
+            self._jobs.wrote(lease, output)
 
     def close(self, function: str, *, failed: bool) -> None:
         """The worker is gone. What one that could not start has said may say why."""

@@ -4,8 +4,8 @@ Such bytes say nothing of a run. So the worker says it between them: before it b
 (`frames.MARK`), and what follows belongs to that run, however late it is read here. Bytes of a run whose `Begun` has
 not been read yet are held until it has.
 
-A mark a job must wake nobody: while jobs come and go the pipes are read with each one's end, and only when that has
-not happened for a while as they fill.
+Each job writes a mark, and that must not wake the loop: the pipes are read when a job ends, and on their own only after
+a pause.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DRAIN_READS = 16  # what a pipe holds, and a little
 QUIET_S = 0.05
 MOST_HELD_BYTES = 1024 * 1024  # an honest worker says `Begun` before
 
-Deal = Callable[[int, bytes], bool]  # whose bytes, and they; False: they are to be held
+Deal = Callable[[int, bytes], bool]  # (index of the run, its bytes) -> False to keep them until its `Begun` is read
 
 
 class Pipe:

@@ -2,9 +2,7 @@
 
 A worker is started for a job that waits for it, at most `workers_max` at a time, and is then kept warm. One that has
 run its share (`recycle_jobs` give or take a fifth; with isolation="job" one run) is replaced first and retired then: at
-most `workers_max` run jobs, and as many again stand by or are on their way out. One that could not start, or ended
-before it ever answered, makes the pool wait before it tries again, longer each time: a broken module must not become a
-loop of forks.
+most `workers_max` run jobs, and as many again stand by or are on their way out.
 """
 
 from __future__ import annotations
@@ -18,9 +16,10 @@ from echod.policy import slots
 from echod.supervisor.events import Departure, PoolEvents
 from echod.supervisor.handover import frame_sizes, payload_bytes
 from echod.supervisor.hiring import Hiring
-from echod.supervisor.leases import Lease, instant
-from echod.supervisor.life import Phase, blame
+from echod.supervisor.leases import Lease
+from echod.supervisor.life import Phase
 from echod.supervisor.line import Line
+from echod.supervisor.losses import Losses
 from echod.supervisor.means import Means
 from echod.supervisor.worker import Worker
 from echofn import frames
@@ -28,12 +27,9 @@ from echofn.manifest import Function
 
 _log = log.get("supervisor")
 
-BACK_OFF_S = 0.2
-BACK_OFF_CAP_S = 30.0
 NUMBERLESS_S = 0.5
 SLOW_S = 0.25  # a job that runs longer has nothing waiting behind it
 BEGIN_WITHIN_S = 10.0
-EXCUSED = 3  # ends before any job began, one after the other, after which the job in hand pays
 
 
 class Pool:
@@ -49,9 +45,7 @@ class Pool:
         self._means, self._events, self._hiring = means, events, hiring
         self._loop = asyncio.get_running_loop()
         self._workers: list[Worker] = []
-        self._failures = 0  # workers in a row that never answered a job
-        self._not_before = 0.0
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._losses = Losses(function.name, events, self.waiting)
         self._wipes: set[asyncio.Task[None]] = set()
 
     # ---- what planning sees -------------------------------------------------------------------------------------
@@ -70,42 +64,42 @@ class Pool:
         return [worker for worker in self._workers if _lives(worker) and not worker.spent]
 
     def fit(self) -> list[Worker]:
-        """Workers that take jobs now: no more of them than may run at once, those that only finish theirs counted."""
+        """Workers to hand jobs to. Those that are only finishing count towards the limit."""
         ready = [worker for worker in self._workers if _takes(worker)]
         return ready[: self._room()]
 
-    def load(self, batch: int, waiting: int) -> slots.Load:
+    def load(self, depth: int, waiting: int) -> slots.Load:
         fit = self.fit()
         starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
         return slots.Load(
-            held=tuple(worker.load(batch) for worker in fit),
+            held=tuple(worker.load(depth) for worker in fit),
             starting=min(starting, self._room() - len(fit)),  # a successor has no hands before there is room for it
             waiting=waiting,
             startable=self.startable(),
-            batch=batch,
+            depth=depth,
             at_once=self.function.at_once,
         )
 
     def startable(self) -> int:
         """How many workers may be started now."""
-        if not self.serving or not self._means.base.is_up or instant() < self._not_before:
+        if not self.serving or not self._means.base.is_up or not self._losses.may_start:
             return 0
         taken = sum(1 for worker in self._workers if not worker.spent or worker.life.held)
         return max(min(self.most - taken, 2 * self.most - len(self._workers)), 0)
 
     # ---- work ---------------------------------------------------------------------------------------------------
 
-    def place(self, batch: int) -> None:
+    def place(self, depth: int) -> None:
         """Hand out what waits, and start workers for what nobody has hands for."""
         if self.waiting:
-            self._hand_out(batch)
+            self._hand_out(depth)
         alone = len(self.waiting.alone)
         starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
         needed = alone - (alone - len(self.waiting)) // self.function.at_once  # one each, and as many as carry the rest
         short = min(needed - starting, self.startable())
         for _ in range(short):
             self._start()
-        self._succeed(batch)
+        self._succeed(depth)
 
     def staff(self, count: int) -> None:
         """Have at least `count` workers ready or on their way."""
@@ -114,7 +108,7 @@ class Pool:
 
     def answered(self, worker: Worker, lease: Lease, *, spoilt: bool) -> None:
         """A job of it has ended. `spoilt`: it ran out of memory, so its next job would suffer."""
-        self._failures = 0
+        self._losses.answered()
         worker.is_alone = worker.is_slow = False
         self.waiting.clear(lease)
         if spoilt:
@@ -146,21 +140,20 @@ class Pool:
     def retire(self) -> None:
         """Begin nothing more. What runs ends here, on this version; the rest goes back."""
         self.serving = False
-        self._give_back()
+        self._losses.give_back()
         for worker in self.workers:
             worker.stop()
 
     def kill(self) -> None:
         """End everything now."""
         self.serving = False
-        self._give_back()
+        self._losses.give_back()
         for worker in self.workers:
             worker.kill("released")
 
     async def shut(self) -> None:
         """After the last worker is gone: wait until its folder is too."""
-        for timer in self._timers:
-            timer.cancel()
+        self._losses.close()
         await asyncio.gather(*self._wipes)
 
     # ---- what workers say ---------------------------------------------------------------------------------------
@@ -180,61 +173,18 @@ class Pool:
         wipe.add_done_callback(self._wiped)
         unbegun = list(departure.unbegun)
         if departure.begun:
-            self._mourn(worker, departure)
+            self._losses.mourn(worker, departure)
+            if departure.why != "released" and self.startable() and not self._stands_by():
+                self._start()  # its next run finds a worker that is ready
         elif worker.life.ended == 0 and not worker.was_stopped and departure.why in {None, "protocol", "startup"}:
-            self._barren(worker, departure, unbegun)
+            self._losses.barren(worker, departure, unbegun, is_last=not self.alive)
         if unbegun:
             self._events.released(unbegun)
         self._events.moved()
 
-    def _mourn(self, worker: Worker, departure: Departure) -> None:
-        """It died in the middle of its jobs."""
-        fate = blame(list(departure.begun), departure.culprits, departure.why)
-        _log.warning(
-            "worker.died",
-            worker=worker.id,
-            function=self.function.name,
-            jobs=[lease.job.id for lease in departure.begun],
-            charged=[lease.job.id for lease in fate.charged],
-            cause=departure.cause,
-            why=departure.why,
-        )
-        for lease in fate.charged:
-            self.waiting.clear(lease)
-            self._events.crashed(worker, lease, departure)
-        self.waiting.suspect(fate.suspects)
-        back = fate.spared + fate.suspects
-        if back:
-            self._events.released(back)
-        if departure.why == "released":
-            return
-        if self.startable() and not any(_takes(worker) and not worker.life.held for worker in self._workers):
-            self._start()  # its next run finds a worker that is ready
-
-    def _barren(self, worker: Worker, departure: Departure, unbegun: list[Lease]) -> None:
-        """It never answered a job: wait before the next try. Where nothing else can run the jobs, one of them pays."""
-        self._failures += 1
-        failed = departure.failed or frames.Failed(*_why_not(departure))
-        cause = departure.failed.cause if departure.failed else departure.cause
-        _log.warning(
-            "worker.not_started", worker=worker.id, function=self.function.name, failures=self._failures,
-            error=f"{failed.exception}: {failed.message}",
-        )  # fmt: skip
-        self._back_off()
-        if departure.was_ready and self._failures < EXCUSED:
-            return
-        if unbegun:
-            self._events.not_started(unbegun.pop(0), failed, cause)
-        elif self.waiting and not self.alive:
-            first, *rest = self.waiting.take_all()
-            self.waiting.put_back(rest)
-            self._events.not_started(first, failed, cause)
-        if not self.alive:
-            self._give_back()
-
     # ---- hands --------------------------------------------------------------------------------------------------
 
-    def _hand_out(self, batch: int) -> None:
+    def _hand_out(self, depth: int) -> None:
         """Give the waiting jobs to those who have room. One that may have no neighbours gets a worker to itself."""
         workers = [worker for worker in self.fit() if not worker.is_alone]
         alone = self.waiting.alone
@@ -245,7 +195,7 @@ class Pool:
                 self.waiting.remove(lease)
                 worker.is_alone = self._hand(worker, [lease])
         free = len(self.waiting) - len(self.waiting.alone)
-        given = slots.shares(free, [worker.load(batch) for worker in workers], batch)
+        given = slots.shares(free, [worker.load(depth) for worker in workers], depth)
         for worker, count in zip(workers, given, strict=True):
             self._hand(worker, self.waiting.take(min(count, worker.limit - worker.handed)))
 
@@ -257,7 +207,7 @@ class Pool:
             # Without a node number there are no ids for what a run may enqueue. The next beat brings one.
             _log.warning("job.not_handed", function=self.function.name, error=str(error))
             self.waiting.put_back(leases)
-            self._wake_in(NUMBERLESS_S)
+            self._losses.wake_in(NUMBERLESS_S)
             return False
         for lease in leases:
             lease.worker = worker
@@ -271,46 +221,32 @@ class Pool:
         try:
             worker = self._hiring.hire(self)
         except (LeaseGone, OSError) as error:
-            _log.error("worker.not_started", function=self.function.name, error=f"{type(error).__name__}: {error}")
-            self._failures += 1
-            self._back_off()
-            if not self.alive:
-                self._give_back()
+            self._losses.not_hired(error, is_last=not self.alive)
         else:
             self.cold_starts += 1
             self._workers.append(worker)
 
-    def _succeed(self, batch: int) -> None:
+    def _succeed(self, depth: int) -> None:
         """Start the successor of a worker that will soon have run its share."""
         if not self.serving or not self._means.base.is_up:
             return
         alive = [worker for worker in self._workers if _lives(worker)]
-        fresh = [worker for worker in alive if not _is_old(worker, batch)]
+        fresh = [worker for worker in alive if not _is_old(worker, depth)]
         standing_by = sum(not worker.life.held for worker in fresh)
         if (
             len(fresh) < self.most
             and standing_by < len(alive) - len(fresh)
             and len(self._workers) < 2 * self.most
-            and instant() >= self._not_before
+            and self._losses.may_start
         ):
             self._start()
 
+    def _stands_by(self) -> bool:
+        return any(_takes(worker) and not worker.life.held for worker in self._workers)
+
     def _room(self) -> int:
-        """How many may run jobs beside those that only finish theirs."""
+        """Workers that may still take jobs, under the limit of this node."""
         return max(self.most - sum(worker.life.held > 0 and not _takes(worker) for worker in self._workers), 0)
-
-    def _back_off(self) -> None:
-        wait_s = min(BACK_OFF_S * 2 ** min(self._failures - 1, 10), BACK_OFF_CAP_S)
-        self._not_before = instant() + wait_s
-        self._wake_in(wait_s + 0.001)
-
-    def _wake_in(self, wait_s: float) -> None:
-        self._timers = {timer for timer in self._timers if not timer.cancelled() and timer.when() > self._loop.time()}
-        self._timers.add(self._loop.call_later(wait_s, self._events.moved))
-
-    def _give_back(self) -> None:
-        if leases := self.waiting.take_all():
-            self._events.released(leases)
 
     def _wiped(self, task: asyncio.Task[None]) -> None:
         self._wipes.discard(task)
@@ -330,12 +266,5 @@ def _end_if_done(worker: Worker) -> None:
         worker.stop()
 
 
-def _is_old(worker: Worker, batch: int) -> bool:
-    return worker.handed + 4 * batch >= worker.limit and worker.handed * 2 >= worker.limit
-
-
-def _why_not(departure: Departure) -> tuple[str, str, str]:
-    """Type, message, traceback for a worker that ended without a word."""
-    if departure.why == "startup":
-        return "StartTimeout", departure.detail, ""
-    return "StartFailed", departure.detail or f"the worker ended before its first job ({departure.cause})", ""
+def _is_old(worker: Worker, depth: int) -> bool:
+    return worker.handed + 4 * depth >= worker.limit and worker.handed * 2 >= worker.limit

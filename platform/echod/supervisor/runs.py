@@ -38,7 +38,7 @@ class Runs:
         self._journal = Journal(queue, means.bus, means.spawn, means.environ)
 
     @property
-    def batch(self) -> int:
+    def depth(self) -> int:
         """How many jobs one worker may hold now."""
         pool = self.crews.active
         if pool is None:
@@ -47,7 +47,7 @@ class Runs:
         policy = function.policy
         most = slots.MOST_JOBS // (policy.batch or 1)
         is_ordered = policy.priority != 0 or self.limited or policy.isolation == "job"
-        return slots.batch_size(self.pace, at_once=function.at_once, ordered=is_ordered, most=most)
+        return slots.depth(self.pace, at_once=function.at_once, ordered=is_ordered, most=most)
 
     async def shut(self) -> None:
         """After the last worker is gone."""
@@ -80,21 +80,17 @@ class Runs:
                 said = [(lease, outcomes.of(lease, run, ended, means.registry.function, roll=means.roll()))]
             else:
                 said = batches.answered(lease, run, ended, means.registry.function, roll=means.roll())
-        except Fault as fault:
-            roll = means.roll()
-            self._say_all(
-                (each, outcomes.crashed(each, run, "protocol", str(fault), roll=roll)) for each in lease.members
-            )
-            raise
+        except Exception as error:
+            raise self._disbelieved(lease, run, error) from error
         self._say_all(said)
         pool = self.crews.pool_of(lease)
         if pool is not None:
             pool.answered(worker, lease, spoilt=ended.fault is not None and ended.fault.cause == "memory")
 
-    def wrote(self, worker: Worker, lease: Lease, output: frames.Output) -> None:
+    def wrote(self, lease: Lease, output: frames.Output) -> None:
         self._journal.wrote(lease, output)
 
-    def progressed(self, worker: Worker, lease: Lease, progress: frames.Progress) -> None:
+    def progressed(self, lease: Lease, progress: frames.Progress) -> None:
         for member in lease.members:
             self._journal.progressed(member, progress)
 
@@ -102,9 +98,9 @@ class Runs:
         error = outcomes.error_of_leaving(left)
         _log.error("lifespan.not_left", queue=self._queue, worker=worker.id, error=f"{error.type}: {error.message}")
         if last is not None:
-            self._journal.failed(last, error)
+            self._journal.explain(last, error)
 
-    def spilled(self, worker: Worker, lease: Lease, stream: str, data: bytes) -> None:
+    def spilled(self, lease: Lease, stream: str, data: bytes) -> None:
         self._journal.spilled(lease, stream, data)
 
     # ---- of pools -----------------------------------------------------------------------------------------------
@@ -132,10 +128,8 @@ class Runs:
         function_of, roll = self._means.registry.function, self._means.roll()
         try:
             self._say_all(batches.crashed(lease, run, departure, function_of, roll=roll))
-        except Fault as fault:  # in what was told before
-            self._say_all(
-                (each, outcomes.crashed(each, run, "protocol", str(fault), roll=roll)) for each in lease.members
-            )
+        except Exception as error:  # in what was told before
+            self._disbelieved(lease, run, error)
 
     def not_started(self, lease: Lease, failed: frames.Failed, cause: str) -> None:
         self._means.blocks.give_back(lease.first_child, used=False)
@@ -153,7 +147,7 @@ class Runs:
     def moved(self) -> None:
         self.crews.succeed()
         self.crews.keep_minimum()
-        self.crews.place(self.batch)
+        self.crews.place(self.depth)
         self._on_moved()
 
     # ---- of the feed --------------------------------------------------------------------------------------------
@@ -201,6 +195,15 @@ class Runs:
         """Its verdict came after its lease was over."""
         _log.warning("settle.dropped", queue=self._queue, job=lease.job.id, why="its lease was over")
 
+    def _disbelieved(self, lease: Lease, run: RunRecord, error: Exception) -> Fault:
+        """No verdict can be made of what a worker said: its jobs end as those of one that broke the protocol do."""
+        fault = error if isinstance(error, Fault) else Fault(f"the answer could not be taken: {type(error).__name__}")
+        if fault is not error:  # a defect of ours: it may not keep the jobs for ever
+            _log.error("answer.not_taken", exc_info=error, queue=self._queue, job=lease.job.id)
+        roll = self._means.roll()
+        self._say_all((each, outcomes.crashed(each, run, "protocol", str(fault), roll=roll)) for each in lease.members)
+        return fault
+
     def _say_all(self, said: Iterable[tuple[Lease, Verdict]]) -> None:
         """What became of all that ran as one. Their output is in the first one's log; the others' say so."""
         for lease, verdict in said:
@@ -212,7 +215,7 @@ class Runs:
         """This is what became of a job."""
         self._journal.ended(lease)
         if isinstance(verdict, Retry | Dead) and not lease.lost:
-            self._journal.failed(lease, verdict.error)
+            self._journal.explain(lease, verdict.error)
         lease.settling = True
         lease.worker = None
         if lease.lost:

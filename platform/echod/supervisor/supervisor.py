@@ -18,7 +18,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from echod import log
 from echod.bus import Bus
 from echod.config import Config
-from echod.errors import BusError, Refused
 from echod.model.ids import JobId, NodeId, VersionId
 from echod.scratch import Scratch
 from echod.supervisor import vitals
@@ -27,15 +26,15 @@ from echod.supervisor.bells import Bells
 from echod.supervisor.children import Blocks
 from echod.supervisor.fanout import Fanout
 from echod.supervisor.feed import Feed
+from echod.supervisor.following import Following
 from echod.supervisor.leases import instant
-from echod.supervisor.means import Active, Means, Versions
+from echod.supervisor.means import Means, Versions
 from echod.supervisor.warming import Warming
 
 _log = log.get("supervisor")
 
 HOUSEKEEP_S = 5.0
 IDLE_S = 60.0
-RETRY_S, RETRY_CAP_S = 1.0, 5.0  # until the next try to have a version that could not be had
 LOOK_S = 0.02  # while going down
 RELEASE_WITHIN_S = 5.0
 
@@ -56,7 +55,6 @@ class Supervisor:
         idle_s: float = IDLE_S,
     ) -> None:
         self.room = asyncio.Event()  # set while has_room()
-        self.ails: tuple[str, ...] = ()  # why the active version is not run here, or not whole
         self.on_told: Callable[[], None] = lambda: None  # called when `ails` or `warmth()` changed
         self._bus, self._registry = bus, registry
         self._loop = asyncio.get_running_loop()
@@ -79,14 +77,18 @@ class Supervisor:
             spawn=self._spawn,
         )
         self._feeds: dict[str, Feed] = {}
+        self._following = Following(
+            self._means,
+            self._feeds,
+            is_draining=lambda: self._is_draining,
+            on_room=self._update_room,
+            on_told=lambda: self.on_told(),
+        )
         self._warming = Warming(registry, self._feeds, lambda: self.on_told())
         self._bells = Bells(bus, self._spawn)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._stopping = asyncio.Event()
-        self._switched = asyncio.Event()
-        self._misses = 0  # tries in a row to serve the active version
-        self._retry: asyncio.TimerHandle | None = None
         self._is_draining = False
 
     # ---- the node's side ----------------------------------------------------------------------------------------
@@ -98,15 +100,15 @@ class Supervisor:
         """
         await asyncio.to_thread(self._means.scratch.open)
         forget = [
-            self._registry.on_change(self._switched.set),
+            self._registry.on_change(self._following.look),
             self._bus.on("cancel", self._heard_cancel),
             self._bus.on("warm", self._heard_warm),
             self._bus.on("connected", self._look_everywhere),
         ]
-        self._switched.set()
+        self._following.look()
         duties = [
             self._loop.create_task(self._base.run(), name="supervisor-base"),
-            self._loop.create_task(self._follow(), name="supervisor-follow"),
+            self._loop.create_task(self._following.run(), name="supervisor-follow"),
             self._loop.create_task(self._housekeep(), name="supervisor-housekeep"),
         ]
         stopping = self._loop.create_task(self._stopped())
@@ -125,8 +127,7 @@ class Supervisor:
             for task in (stopping, *duties[1:]):
                 task.cancel()
             self._bells.close()
-            if self._retry is not None:
-                self._retry.cancel()
+            self._following.close()
             await asyncio.gather(stopping, *duties, return_exceptions=True)
             await asyncio.gather(*(feed.shut() for feed in self._feeds.values()))
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -180,6 +181,11 @@ class Supervisor:
         pools = [pool for feed in self._feeds.values() for pool in feed.crews.pools]
         return tuple(sorted({pool.version for pool in pools if pool.serving or not pool.is_empty}))
 
+    @property
+    def ails(self) -> tuple[str, ...]:
+        """Why the active version is not run here, or not whole."""
+        return self._following.ails
+
     def warmth(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The calls to make workers ready that are under way, and the last ones that were answered."""
         return self._warming.told
@@ -203,67 +209,6 @@ class Supervisor:
 
     # ---- duties -------------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
-        """Serve what is active, again after each switch."""
-        while True:
-            await self._switched.wait()
-            self._switched.clear()
-            active = self._registry.active
-            if active is None or self._is_draining:
-                continue
-            names = {function.name for function in active.manifest.functions}
-            for name, feed in self._feeds.items():
-                if name not in names:
-                    feed.close()
-            try:
-                if names:
-                    await self._registry.folder(active.version)  # once for all: without it none of them can run
-            except (BusError, Refused) as error:
-                for feed in self._feeds.values():
-                    feed.close()
-                failed = {str(error)}
-            else:
-                failed = {
-                    error for error in await asyncio.gather(*(self._serve(n, active) for n in sorted(names))) if error
-                }
-            self._update_room()
-            self._served(active, failed)
-
-    def _served(self, active: Active, failed: set[str]) -> None:
-        """Say what became of a switch here, once for as long as it stays so; try again where it failed."""
-        if self._retry is not None:
-            self._retry.cancel()
-        self._misses = self._misses + 1 if failed else 0
-        if failed:
-            self._retry = self._loop.call_later(min(RETRY_S * self._misses, RETRY_CAP_S), self._switched.set)
-        ails = tuple(f"version {active.version} is not run here: {error}" for error in sorted(failed))
-        if ails == self.ails:
-            return
-        for error in sorted(failed):
-            _log.error("version.not_served", version=active.version, error=error)
-        if not failed:
-            _log.info("version.served", version=active.version)
-        self.ails = ails
-        self.on_told()
-
-    async def _serve(self, name: str, active: Active) -> str | None:
-        """Have a function's feed serve the active version. Why it cannot: then it claims nothing until it can."""
-        function = next(each for each in active.manifest.functions if each.name == name)
-        feed = self._feeds.get(name)
-        if feed is None:
-            feed = self._feeds[name] = Feed(name, self._means, self._update_room)
-        was_closed = feed.closed
-        try:
-            await feed.serve(active, function)
-        except (BusError, Refused) as error:
-            feed.close()  # it would go on with the version before
-            return str(error)
-        if self._is_draining:
-            feed.close()
-        elif was_closed:
-            feed.offer()  # what was rung before we listened
-        return None
-
     async def _housekeep(self) -> None:
         """Idle workers go, and feeds of functions that are no more."""
         while True:
@@ -271,7 +216,7 @@ class Supervisor:
             now = instant()
             for name, feed in list(self._feeds.items()):
                 feed.crews.housekeep(now)
-                if feed.closed and feed.is_idle:
+                if name not in self._following.wanted and feed.is_idle:  # another may be idle and not served yet
                     del self._feeds[name]
                     self._bells.forget(name)
                     await feed.shut()

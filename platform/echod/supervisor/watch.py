@@ -14,11 +14,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from echod import log
 from echod.supervisor.life import Why
 from echofn import processes
 from echofn.blocked import FEWER_THREADS
 from echofn.manifest import Policy
 from echofn.walls.process import THREADS
+
+_log = log.get("supervisor")
 
 EVERY_S = 0.2
 AGAIN_S = 0.05
@@ -79,8 +82,13 @@ class Watch:
         if self._idle is not None and not was_busy:
             looks.append(self._idle)
         self._has_run = False
-        excess = await asyncio.to_thread(_first, looks)
-        self._task = None
+        excess: Excess | None = None
+        try:
+            excess = await asyncio.to_thread(_first, looks)
+        except Exception as error:  # a wall does not stay down because one look failed
+            _log.error("look.failed", error=f"{type(error).__name__}: {error}")
+        finally:
+            self._task = None
         is_busy = self._busy()
         if excess is not None and not (excess is LEFT and is_busy):  # else it may be the new run's
             self._over(excess)

@@ -93,11 +93,11 @@ class Worker:
         """It gets no more jobs."""
         return self.handed >= self.limit
 
-    def load(self, batch: int) -> int:
-        """Jobs in its hands, of the `batch` it may hold; what it cannot use counts as taken."""
+    def load(self, depth: int) -> int:
+        """Jobs in its hands, of the `depth` it may hold; what it cannot use counts as taken."""
         if self.is_alone:
-            return batch
-        return self.life.held + (batch - self._function.at_once if self.is_slow else 0)
+            return depth
+        return self.life.held + (depth - self._function.at_once if self.is_slow else 0)
 
     def start(self, order: Callable[[int], frames.Spawn], secrets: Mapping[str, str]) -> None:
         """Have it forked, with its variables. Raises OSError when there are no descriptors left or no base."""
@@ -246,9 +246,9 @@ class Worker:
                     case frames.Output(index=frames.OUTSIDE):
                         self._outside.wrote(frame, life.running.values(), self._answered)
                     case frames.Output():
-                        jobs.wrote(self, life.of(frame.index), frame)
+                        jobs.wrote(life.of(frame.index), frame)
                     case frames.Progress():
-                        jobs.progressed(self, life.of(frame.index), frame)
+                        jobs.progressed(life.of(frame.index), frame)
                     case frames.Extend():
                         self._deadlines.extend(life.of(frame.index), frame.by_ms)
                     case frames.Listens():
@@ -265,6 +265,9 @@ class Worker:
                         self._left(frame)
         except Fault as fault:
             self._broke(fault)
+        except Exception as error:  # a defect of ours, found by what it sent: that costs this worker and nothing else
+            _log.exception("frame.not_taken", worker=self.id, pid=self.pid)
+            self._broke(Fault(f"what the worker sent could not be taken: {type(error).__name__}"))
         self.stirred = instant()
 
     def _left(self, left: frames.Left) -> None:
@@ -372,7 +375,7 @@ class Worker:
         lease = self.life.running.get(index)
         if lease is None:
             return not self.life.is_ahead(index)  # what was written after its run, or by no single one, is dropped
-        self._jobs.spilled(self, lease, stream, data)
+        self._jobs.spilled(lease, stream, data)
         return True
 
     def _expect_gone(self) -> None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echod.gateway.payloads import MAX_DEPTH, Payload, payload_of
+from echod.gateway.payloads import Payload, payload_of
 from echod.gateway.problems import Problem
+from echod.policy.nesting import MAX_DEPTH
 from echofn.codec import NIL
 
 JSON = {"content-type": "application/json"}

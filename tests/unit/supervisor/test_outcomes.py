@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from echod.model.ids import JobId, VersionId
 from echod.model.job import Cancelled, Claimed, Dead, Delay, Done, Retry, RunRecord
 from echod.supervisor import outcomes
 from echod.supervisor.channel import Fault
-from echod.supervisor.leases import Lease, granted
+from echod.supervisor.leases import MOST_PER_CALL, Book, Lease, granted
 from echofn import frames
 from echofn.manifest import Constant, CronTrigger, Function, Policy, QueueTrigger, WebhookTrigger
 
@@ -244,11 +245,17 @@ def test_bytes_do_not_fit_a_childs_text() -> None:
         [child(unique="")],
         [child(unique="x" * 256)],
         [child(delay_ms=frames.FURTHEST_MS + 1)],
+        [child(payload=msgspec.msgpack.encode({1: 2}))],
+        [child(payload=msgspec.msgpack.encode([msgspec.msgpack.Ext(5, b"x")]))],
+        [child(payload=msgspec.msgpack.encode({"at": float("nan")}))],
+        [child(payload=b"\xd6\xff\x00\x00\x00\x00")],
+        [child(function="shop.typed", payload=msgspec.msgpack.encode({1: 2}))],
     ],
     ids=[
         *("below", "above", "twice", "too many", "too large", "not msgpack", "too deep"),
         *("before all time", "after all time", "backwards", "too urgent", "lane too large", "key too large"),
         *("key empty", "key too long", "too far"),
+        *("number key", "extension", "not a number", "date", "number key of a type"),
     ],
 )
 def test_children_that_no_honest_worker_sends_are_a_fault(children: list[frames.Child]) -> None:
@@ -295,3 +302,46 @@ def test_a_lease_counts_from_before_the_call_that_granted_it() -> None:
     assert granted(job, 1_000, sent=50.0) == 50.0
     assert granted(job, 4_000, sent=50.0) == 47.0  # told by an answer that was lost and asked for again
     assert granted(job, 900, sent=50.0) == 50.0  # the bus's clock stepped back
+
+
+def book() -> Book:
+    means: Any = SimpleNamespace(bus=None, lease_ms=15_000, spawn=None)
+    return Book("shop.pack", means, on_lost=print, on_cancelling=print, on_tick=print)
+
+
+async def test_what_has_run_for_long_is_extended_however_many_runs_have_just_begun() -> None:
+    held, now = book(), 100.0
+    old, fresh = lease(), [lease() for _ in range(2 * MOST_PER_CALL)]
+    old.granted, old.marked = now - 6, True
+    for each in (*fresh, old):
+        each.begun = now - 1
+        if each is not old:
+            each.granted = now - 1
+        held.add(each)
+    due, begun = held._due(now)
+    assert old in due
+    assert len(due) == MOST_PER_CALL
+    assert set(begun) == set(due) - {old}  # only what is sent is marked
+    await held.close()
+
+
+async def test_the_oldest_leases_are_extended_first_and_marked_if_they_were_not() -> None:
+    held, now = book(), 100.0
+    leases = [lease() for _ in range(2 * MOST_PER_CALL)]
+    for age, each in enumerate(leases):
+        each.granted, each.begun = now - 6 - age, now - 1
+        held.add(each)
+    due, begun = held._due(now)
+    assert set(due) == set(begun) == set(leases[MOST_PER_CALL:])
+    await held.close()
+
+
+# ---- children without a block -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 999])
+def test_a_run_that_was_given_no_ids_has_no_children(number: int) -> None:
+    made = lease()
+    made.first_child = 0
+    with pytest.raises(Fault):
+        outcomes.of(made, RUN, said("done", children=(child(number),)), {"shop.pack": FUNCTION}.get, roll=0.5)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from echod.supervisor.life import cause_of
 from echod.supervisor.quota import nameless_bytes, room
 from echod.supervisor.watch import LEFT, Excess, Strays, Watch, usage_of
@@ -185,3 +187,21 @@ if libc.syscall(56, 0x4100 | 17, 0, 0, 0, 0) == 0:  # CLONE_VM | CLONE_VFORK: th
         process.wait()
     assert size < seen.memory_bytes < 2 * size
     assert seen.threads == 2
+
+
+async def test_a_look_that_fails_is_told_and_the_wall_stands_on(capfd: pytest.CaptureFixture[str]) -> None:
+    ended: asyncio.Queue[Excess] = asyncio.Queue()
+    looks = 0
+
+    def look() -> Excess:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise PermissionError("not now")
+        return Excess("tmp")
+
+    watch = Watch([look], over=ended.put_nowait, busy=lambda: True)
+    watch.wake()
+    assert await asyncio.wait_for(ended.get(), PATIENCE_S) == Excess("tmp")
+    assert "not now" in capfd.readouterr().err
+    watch.close()

@@ -19,6 +19,7 @@ import msgspec
 
 from echod.bus import Bus
 from echod.config import Config
+from echod.errors import BusError
 from echod.model.ids import JobId, NodeId, VersionId
 from echod.model.job import Job, Mint
 from echod.supervisor import Supervisor
@@ -202,7 +203,7 @@ class Rig:
         """Promote what is due and recover what is lost, as a pump does."""
         while True:
             soonest = 20
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BusError):
                 for served in self.shelf.active.manifest.functions if self.shelf.active else ():
                     answer = await self.bus.tick(served.name)
                     if answer.next_in_ms is not None:
