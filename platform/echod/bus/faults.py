@@ -37,6 +37,8 @@ def translate(reply: hiredis.ReplyError) -> EchodError:
     text = str(reply)
     if "AUTH" in text and "without any password configured" in text:
         return BusUnfit("the bus address has a password and the server expects none")
+    if "replica instances" in text:  # WAITAOF's own word for it, with no code
+        return BusReadOnly(f"READONLY {text.removeprefix('ERR ')}")
     return _KINDS.get(code_of(reply), BusError)(text)
 
 

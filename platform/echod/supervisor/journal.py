@@ -190,7 +190,8 @@ class Journal:
 
     async def _write(self, job: JobId) -> None:
         """Write what waits of a job; lines that may be there already go again as they went, and by themselves."""
-        call, lines = self._in_doubt.pop(job, None) or (own_word(), self._lines.pop(job))
+        sent = job in self._in_doubt
+        call, lines = self._in_doubt.pop(job) if sent else (own_word(), self._lines.pop(job))
         try:
             await self._bus.log(self._queue, job, lines, call=call)
         except BusError:
