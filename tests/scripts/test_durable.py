@@ -210,3 +210,9 @@ async def test_a_server_that_becomes_a_replica_behind_the_question_for_its_file_
     minted = one(keen)
     assert await fsynced(keen, minted) == Minted(minted.id)
     assert calls_of(disk, "ping") == before + 1  # of a new connection
+
+
+async def test_who_may_not_call_functions_is_served_by_plain_scripts(keen: Bus, disk: Server) -> None:
+    disk.command("ACL", "SETUSER", "default", "-fcall")
+    minted = one(keen)
+    assert await fsynced(keen, minted) == Minted(minted.id)

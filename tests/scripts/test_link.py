@@ -684,9 +684,10 @@ async def test_what_another_version_left_goes_when_nobody_else_is_there(bus: Bus
         server.command("FUNCTION", "DELETE", "theirs")
 
 
-async def test_who_may_not_load_functions_is_served_by_plain_scripts(server: Server) -> None:
+@pytest.mark.parametrize("denied", [["-function|load", "-function|list"], ["-fcall"], ["-fcall", "-function"]])
+async def test_who_may_not_load_or_call_functions_is_served_by_plain_scripts(server: Server, denied: list[str]) -> None:
     server.command("FUNCTION", "FLUSH")
-    server.command("ACL", "SETUSER", "default", "-function|load", "-function|list")
+    server.command("ACL", "SETUSER", "default", *denied)
     try:
         bus = await Bus.open(server.address)
         await bus.join(NodeId("NOD1"))
@@ -695,7 +696,7 @@ async def test_who_may_not_load_functions_is_served_by_plain_scripts(server: Ser
         assert await counted(bus, "done") == 1
         await bus.close()
     finally:
-        server.command("ACL", "SETUSER", "default", "+function")
+        server.command("ACL", "SETUSER", "default", "+function", "+fcall")
     assert libraries(server) == set()
     audit(server, "f")
 
@@ -724,3 +725,27 @@ async def test_names_are_remembered_where_keys_do_not_say_them_and_so_many_at_mo
     assert escaped not in bus._names
     assert await bus.name_of(escaped) == "dünn"
     assert await bus.name_of("plain") == "plain"
+
+
+async def test_who_may_call_neither_functions_nor_scripts_is_told_so(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    server.command("ACL", "SETUSER", "default", "-fcall", "-evalsha")
+    try:
+        for _ in range(2):
+            with pytest.raises(BusUnfit, match=r"NOPERM.*evalsha"):
+                await bus.cancel("f", id)
+    finally:
+        server.command("ACL", "SETUSER", "default", "+fcall", "+evalsha")
+    assert await bus.cancel("f", id) == "cancelled"
+
+
+async def test_a_replica_without_our_functions_answers_who_only_reads(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    server.command("FUNCTION", "FLUSH")
+    server.command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        assert await bus.check("f", 10) == (1, [])
+        with pytest.raises(BusReadOnly):
+            await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
+    finally:
+        server.command("REPLICAOF", "NO", "ONE")

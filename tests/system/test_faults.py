@@ -106,11 +106,11 @@ def test_a_node_that_starts_on_a_full_server_works_it_off(make: Make, own: Serve
 
 
 def refuse(server: Server) -> None:
-    server.command("ACL", "SETUSER", "default", "-fcall")
+    server.command("ACL", "SETUSER", "default", "-fcall", "-evalsha")
 
 
 def permit(server: Server) -> None:
-    server.command("ACL", "SETUSER", "default", "+fcall")
+    server.command("ACL", "SETUSER", "default", "+fcall", "+evalsha")
 
 
 def lock(server: Server) -> None:
@@ -433,3 +433,10 @@ async def test_a_pump_that_starts_on_a_server_just_back_takes_no_living_lease(ma
         assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
         pump.close()
         await bus.close()
+
+
+def test_the_doctor_says_of_a_replica_that_it_is_one(own: Server) -> None:
+    own.command("HSET", "emq:{~}:queues", "f", "f")
+    own.command("REPLICAOF", "127.0.0.1", "1")
+    code, found = doctored(own)
+    assert (code, level_of(found, "role"), level_of(found, "places")) == (1, "problem", "fine")

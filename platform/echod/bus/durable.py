@@ -178,8 +178,8 @@ async def _sent(wire: Wire, calls: list[_Call]) -> list[Any]:
     replies = await sent(calls)
     lost = [index for index, reply in enumerate(replies) if link.is_lost(reply)]
     if lost:
-        for script in {calls[index].script.name: calls[index].script for index in lost}.values():
-            await link.load(wire, script, link.CALL_TIMEOUT_S)
+        for index in {calls[index].script.name: index for index in lost}.values():
+            await link.load(wire, calls[index].script, replies[index], link.CALL_TIMEOUT_S)
         for index, reply in zip(lost, await sent([calls[index] for index in lost]), strict=True):
             replies[index] = reply
     return replies
