@@ -749,3 +749,20 @@ async def test_a_replica_without_our_functions_answers_who_only_reads(bus: Bus, 
             await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
     finally:
         server.command("REPLICAOF", "NO", "ONE")
+
+
+async def test_two_apps_that_start_at_once_may_both_tidy_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_another = "echod_claim_0123456789abcdef"
+    code = f"#!lua name={of_another}\nredis.register_function('{of_another}', function() return 1 end)"
+    server.command("FUNCTION", "LOAD", "REPLACE", code)
+    apps = [await Bus.open(server.address, app=app) for app in ("staging", "production")]
+    listed = await apps[1].libraries()  # before the other deletes it
+
+    async def stale() -> frozenset[bytes]:
+        return listed
+
+    monkeypatch.setattr(apps[1], "libraries", stale)
+    for app in apps:
+        await app.join(NodeId("NOD1"))
+        assert of_another.encode() not in libraries(server)
+        await app.close()
