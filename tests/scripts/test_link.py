@@ -524,9 +524,11 @@ async def test_a_tiny_wait_is_not_for_ever(bus: Bus) -> None:
 
 async def test_a_wrong_password_is_unfit_and_a_right_one_fits() -> None:
     async with running("--requirepass", "secret") as server:
-        raise_on = [server.address, f"unix://:wrong@{server.socket}"]
-        for where in raise_on:
-            with pytest.raises(BusUnfit):
+        for where, said in (
+            (server.address, "NOAUTH the bus asks for a password; give it in its address: --bus valkey://:PASSWORD@"),
+            (f"unix://:wrong@{server.socket}", "WRONGPASS the bus does not take the user or password in its address;"),
+        ):
+            with pytest.raises(BusUnfit, match=said):
                 await Bus.open(where)
         bus = await Bus.open(f"unix://:secret@{server.socket}")
         await bus.queues()
