@@ -174,8 +174,8 @@ if TYPE_CHECKING:
         workers: fewest and most processes on each node; as many as it has CPUs
         priority: lower runs first within its lane
         unique: at most one job per value of this path, or per payload (True), for as long as `until` says
-        until: how long a unique key holds, this one's or a caller's own: until "done", "started", or for a time from
-            the mint on
+        until: how long a unique key holds, this one's or a caller's own: until "done", until "started", which is when a
+            worker takes the job, or for a time from the mint on
         max_pending: callers beyond it get 429
         concurrency: jobs that run at once, on all nodes together; the others wait
         rate: how many start in a window that begins with the first of them: "100/s", "5/m"; the others wait

@@ -431,3 +431,27 @@ async def test_long_errors_are_read_some_at_a_time(bus: Bus, server: Server, mat
         listed, cursor = await bus.jobs("f", limit=100, cursor=cursor)
         found += listed
     assert [job.id for job in found] == sorted(ids, reverse=True)
+
+
+@pytest.mark.parametrize("ahead_ms", [500, 3_600_000])
+async def test_a_purged_job_is_not_minted_again_by_a_host_whose_estimate_is_ahead(
+    bus: Bus, server: Server, ahead_ms: int
+) -> None:
+    """Its last word from the server was long on its way, or came before the server's clock went back."""
+    from echod.bus.rows import mint_row
+
+    one = Mint(id=bus.new_job_id(), payload=b"\x01")
+    first_ms = server.clock.now_ms() + ahead_ms
+    again = {"queue": "f", "outside": 0, "resend": 1, "first_ms": first_ms, "mints": pack([mint_row(one, bus.token)])}
+    assert await bus.run("mint", "f", **{**again, "resend": 0}) == [1]
+    await bus.cancel("f", one.id)
+    assert await bus.purge("f", [one.id], ["cancelled"]) == (one.id,)
+    assert await bus.run("mint", "f", **again) == [6]
+    other = Mint(id=bus.new_job_id(), payload=b"\x01")
+    first = {**again, "mints": pack([mint_row(other, bus.token)])}
+    assert await bus.run("mint", "f", **first) == [6], "nor can this one be known"
+    server.clock.advance(10_001)
+    now_ms = server.clock.now_ms()
+    assert await bus.run("mint", "f", **{**first, "first_ms": now_ms}) == [1], (
+        "which what was purged before bears not on"
+    )

@@ -10,7 +10,8 @@ import pytest
 from audit import audit, open_books
 from doing import impatient
 from echod.bus import Bus, durable
-from echod.errors import BusAway, BusFull, NotDurable, Unconfirmed
+from echod.bus.wire import Wire
+from echod.errors import BusAway, BusFull, BusReadOnly, NotDurable, Unconfirmed
 from echod.model.job import Mint, MintAnswer, Minted
 from server import PATIENCE_S, Server, running
 
@@ -172,3 +173,46 @@ async def test_a_server_that_only_such_mints_find_full_is_relieved(keen: Bus, di
     disk.command("CONFIG", "SET", "maxmemory", "0")
     async with asyncio.timeout(PATIENCE_S):
         await keen._relieving
+
+
+async def test_a_replica_is_told_as_one_and_an_address_that_moves_is_followed(disk: Server) -> None:
+    async with running(append_only=True) as second:
+        now = disk.folder / "now"
+        now.symlink_to(disk.socket)
+        bus = await Bus.open(f"unix://{now}")
+        await bus.join("NOD1")  # type: ignore[arg-type]
+        await asyncio.gather(*[fsynced(bus, one(bus)) for _ in range(3)])
+        disk.command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(BusReadOnly, match="replica"):
+            await fsynced(bus, one(bus))
+        now.unlink()
+        now.symlink_to(second.socket)
+        minted = one(bus)
+        assert await fsynced(bus, minted) == Minted(minted.id)
+        assert set(audit(second, "f").rows) == {minted.id}
+        await bus.close()
+
+
+async def test_a_server_that_becomes_a_replica_behind_the_question_for_its_file_is_left_too(
+    keen: Bus, disk: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fsynced(keen, one(keen))
+    before = calls_of(disk, "ping")
+
+    async def turned(wire: Wire) -> None:
+        disk.command("REPLICAOF", "127.0.0.1", "1")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "_check_append_only", turned)
+        with pytest.raises(BusReadOnly):
+            await fsynced(keen, one(keen))
+    disk.command("REPLICAOF", "NO", "ONE")
+    minted = one(keen)
+    assert await fsynced(keen, minted) == Minted(minted.id)
+    assert calls_of(disk, "ping") == before + 1  # of a new connection
+
+
+async def test_who_may_not_call_functions_is_served_by_plain_scripts(keen: Bus, disk: Server) -> None:
+    disk.command("ACL", "SETUSER", "default", "-fcall")
+    minted = one(keen)
+    assert await fsynced(keen, minted) == Minted(minted.id)

@@ -524,9 +524,11 @@ async def test_a_tiny_wait_is_not_for_ever(bus: Bus) -> None:
 
 async def test_a_wrong_password_is_unfit_and_a_right_one_fits() -> None:
     async with running("--requirepass", "secret") as server:
-        raise_on = [server.address, f"unix://:wrong@{server.socket}"]
-        for where in raise_on:
-            with pytest.raises(BusUnfit):
+        for where, said in (
+            (server.address, "NOAUTH the bus asks for a password; give it in its address: --bus valkey://:PASSWORD@"),
+            (f"unix://:wrong@{server.socket}", "WRONGPASS the bus does not take the user or password in its address;"),
+        ):
+            with pytest.raises(BusUnfit, match=said):
                 await Bus.open(where)
         bus = await Bus.open(f"unix://:secret@{server.socket}")
         await bus.queues()
@@ -684,9 +686,10 @@ async def test_what_another_version_left_goes_when_nobody_else_is_there(bus: Bus
         server.command("FUNCTION", "DELETE", "theirs")
 
 
-async def test_who_may_not_load_functions_is_served_by_plain_scripts(server: Server) -> None:
+@pytest.mark.parametrize("denied", [["-function|load", "-function|list"], ["-fcall"], ["-fcall", "-function"]])
+async def test_who_may_not_load_or_call_functions_is_served_by_plain_scripts(server: Server, denied: list[str]) -> None:
     server.command("FUNCTION", "FLUSH")
-    server.command("ACL", "SETUSER", "default", "-function|load", "-function|list")
+    server.command("ACL", "SETUSER", "default", *denied)
     try:
         bus = await Bus.open(server.address)
         await bus.join(NodeId("NOD1"))
@@ -695,7 +698,7 @@ async def test_who_may_not_load_functions_is_served_by_plain_scripts(server: Ser
         assert await counted(bus, "done") == 1
         await bus.close()
     finally:
-        server.command("ACL", "SETUSER", "default", "+function")
+        server.command("ACL", "SETUSER", "default", "+function", "+fcall")
     assert libraries(server) == set()
     audit(server, "f")
 
@@ -724,3 +727,44 @@ async def test_names_are_remembered_where_keys_do_not_say_them_and_so_many_at_mo
     assert escaped not in bus._names
     assert await bus.name_of(escaped) == "dünn"
     assert await bus.name_of("plain") == "plain"
+
+
+async def test_who_may_call_neither_functions_nor_scripts_is_told_so(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    server.command("ACL", "SETUSER", "default", "-fcall", "-evalsha")
+    try:
+        for _ in range(2):
+            with pytest.raises(BusUnfit, match=r"NOPERM.*evalsha"):
+                await bus.cancel("f", id)
+    finally:
+        server.command("ACL", "SETUSER", "default", "+fcall", "+evalsha")
+    assert await bus.cancel("f", id) == "cancelled"
+
+
+async def test_a_replica_without_our_functions_answers_who_only_reads(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    server.command("FUNCTION", "FLUSH")
+    server.command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        assert await bus.check("f", 10) == (1, [])
+        with pytest.raises(BusReadOnly):
+            await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
+    finally:
+        server.command("REPLICAOF", "NO", "ONE")
+
+
+async def test_two_apps_that_start_at_once_may_both_tidy_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_another = "echod_claim_0123456789abcdef"
+    code = f"#!lua name={of_another}\nredis.register_function('{of_another}', function() return 1 end)"
+    server.command("FUNCTION", "LOAD", "REPLACE", code)
+    apps = [await Bus.open(server.address, app=app) for app in ("staging", "production")]
+    listed = await apps[1].libraries()  # before the other deletes it
+
+    async def stale() -> frozenset[bytes]:
+        return listed
+
+    monkeypatch.setattr(apps[1], "libraries", stale)
+    for app in apps:
+        await app.join(NodeId("NOD1"))
+        assert of_another.encode() not in libraries(server)
+        await app.close()

@@ -156,12 +156,12 @@ async def test_a_bell_that_a_refusing_server_let_nobody_answer_is_answered_by_th
 ) -> None:
     await mint(bus)
     assert await bus.ring_wait(PATIENCE_S) == "f"
-    server.command("ACL", "SETUSER", "default", "-fcall")
+    server.command("ACL", "SETUSER", "default", "-fcall", "-evalsha")
     try:
         with pytest.raises(BusUnfit):
             await claim(bus)
     finally:
-        server.command("ACL", "SETUSER", "default", "+fcall")
+        server.command("ACL", "SETUSER", "default", "+fcall", "+evalsha")
     await claim_one(bus)
     await mint(bus)
     assert await bus.ring_wait(PATIENCE_S) == "f"

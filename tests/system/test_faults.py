@@ -106,11 +106,11 @@ def test_a_node_that_starts_on_a_full_server_works_it_off(make: Make, own: Serve
 
 
 def refuse(server: Server) -> None:
-    server.command("ACL", "SETUSER", "default", "-fcall")
+    server.command("ACL", "SETUSER", "default", "-fcall", "-evalsha")
 
 
 def permit(server: Server) -> None:
-    server.command("ACL", "SETUSER", "default", "+fcall")
+    server.command("ACL", "SETUSER", "default", "+fcall", "+evalsha")
 
 
 def lock(server: Server) -> None:
@@ -154,7 +154,8 @@ def test_a_node_with_a_wrong_password_stays_up_until_it_is_the_right_one(make: M
     address = f"unix://:secret@{own.socket}"
     node = make().start("start", "--bus", address, ready=False, ECHOD_TOKEN=TOKEN)
     status, ready = node.ask("GET", "/readyz")
-    assert (status, ready["reasons"]) == (503, ["bus: WRONGPASS invalid username-password pair or user is disabled."])
+    said = "bus: WRONGPASS the bus does not take the user or password in its address; mend --bus valkey://:PASSWORD@"
+    assert (status, ready["reasons"][0][: len(said)]) == (503, said)
     assert "secret" not in node.said()
     with redis.Redis(unix_socket_path=str(own.socket), password="other") as client:
         client.config_set("requirepass", "secret")
@@ -433,3 +434,29 @@ async def test_a_pump_that_starts_on_a_server_just_back_takes_no_living_lease(ma
         assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
         pump.close()
         await bus.close()
+
+
+def test_the_doctor_says_of_a_replica_that_it_is_one(own: Server) -> None:
+    own.command("HSET", "emq:{~}:queues", "f", "f")
+    own.command("REPLICAOF", "127.0.0.1", "1")
+    code, found = doctored(own)
+    assert (code, level_of(found, "role"), level_of(found, "places")) == (1, "problem", "fine")
+
+
+def test_the_doctor_names_a_queue_that_cannot_be_read_and_looks_at_the_others(own: Server) -> None:
+    own.command("HSET", "emq:{~}:queues", "f", "f", "g", "g")
+    own.command("SET", "emq:{f}:ring", "no set")
+    own.command("HSET", "emq:{g}:job:JOB0KHTOWnGLuC", "m", 1)
+    own.command("ZADD", "emq:{g}:jobs", 0, "JOB0KHTOWnGLuC")
+    code, found = doctored(own)
+    [places] = [each["text"] for each in found["findings"] if each["topic"] == "places"]
+    assert (code, found["level"]) == (1, "problem")
+    assert "f: what is kept cannot be read: WRONGTYPE" in places
+    assert "g: a job in no place: JOB0KHTOWnGLuC" in places
+
+
+def test_the_doctor_goes_on_where_the_nodes_cannot_be_read(own: Server) -> None:
+    own.command("SET", "emq:{~}:nodes", "no hash")
+    code, found = doctored(own)
+    assert (code, level_of(found, "version")) == (1, "warning")
+    assert any("cannot be read: WRONGTYPE" in each["text"] for each in found["findings"])

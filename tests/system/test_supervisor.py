@@ -19,10 +19,10 @@ import pytest
 import rig as rigs
 from echod.bus import working
 from echod.bus.clock import BEAT_S
-from echod.errors import Refused
+from echod.errors import BusAway, Refused
 from echod.model.ids import JobId
 from echod.model.job import NO_LANE, Verdict
-from echod.supervisor import crews, following, pool
+from echod.supervisor import crews, following, journal, pool
 from echod.supervisor import worker as workers
 from echod.supervisor.bells import AGAIN_S
 from echod.supervisor.leases import Lease
@@ -1204,3 +1204,27 @@ async def test_verdicts_that_the_bus_refuses_are_told_again_and_the_queue_goes_o
     jobs = await node.mint_many("act", [{"do": "return", "value": number} for number in range(5)])
     assert [job.state for job in await node.all_ended("act", jobs)] == ["done"] * 5
     assert len(spoilt) == 1
+
+
+async def test_output_whose_reply_was_lost_is_in_the_log_once(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written, and the journal hears nothing of it for a while in which more is printed."""
+    monkeypatch.setattr(journal, "RETRY_S", 0.01)
+    go, heard = tmp_path / "go", asyncio.Event()
+    source = "import os, time\ndef act(payload, ctx):\n print(1)\n while not os.path.exists(payload): pass\n print(2)\n"
+    async with make(function("act"), source=source) as node:
+        log = node.bus.log
+
+        async def unheard(*given: Any, **named: Any) -> int:
+            kept = await log(*given, **named)
+            go.touch()
+            if not heard.is_set():
+                raise BusAway("the reply is lost")
+            return kept
+
+        monkeypatch.setattr(node.bus, "log", unheard)
+        job = await node.ended("act", await node.mint("act", str(go)))
+        heard.set()
+        lines = await node.until(lambda: _lines(node, job.id, 2))
+        assert [line.text for line in lines] == ["1", "2"]

@@ -19,7 +19,7 @@ import msgspec
 
 from echod.bus import link
 from echod.bus.address import Address
-from echod.bus.faults import translate
+from echod.bus.faults import means_another_server, translate
 from echod.bus.scripts import Script
 from echod.bus.wire import Argument, Wire
 from echod.errors import BusAway, EchodError, NotDurable
@@ -108,12 +108,14 @@ class Durable:
             await _check_append_only(wire)
             replies = await _sent(wire, calls)
             is_confirmed = await self._is_on_disk(wire)
-        except BusAway as error:
-            if wire is not None:
-                wire.abort("given up")
-            self._send_again(calls, error)
-            return None
         except EchodError as error:
+            if means_another_server(error):
+                self._leave(wire, error)
+            elif isinstance(error, BusAway):
+                if wire is not None:
+                    wire.abort("given up")
+                self._send_again(calls, error)
+                return None
             _fail(calls, error)
             return wire
         except BaseException:
@@ -124,10 +126,19 @@ class Durable:
         for call, reply in zip(calls, replies, strict=True):
             if not call.outcome.done():
                 if isinstance(reply, hiredis.ReplyError):
-                    call.outcome.set_exception(translate(reply))
+                    refused = translate(reply)
+                    if means_another_server(refused):
+                        self._leave(wire, refused)
+                    call.outcome.set_exception(refused)
                 else:
                     call.outcome.set_result(Outcome(reply, is_confirmed))
         return wire
+
+    def _leave(self, wire: Wire | None, error: EchodError) -> None:
+        """Connect anew for whatever comes next: the address may lead elsewhere by now."""
+        for each in (wire, *self._idle):
+            if each is not None:
+                each.abort(str(error))
 
     def _send_again(self, calls: list[_Call], error: BusAway) -> None:
         now = asyncio.get_running_loop().time()
@@ -167,8 +178,8 @@ async def _sent(wire: Wire, calls: list[_Call]) -> list[Any]:
     replies = await sent(calls)
     lost = [index for index, reply in enumerate(replies) if link.is_lost(reply)]
     if lost:
-        for script in {calls[index].script.name: calls[index].script for index in lost}.values():
-            await link.load(wire, script, link.CALL_TIMEOUT_S)
+        for index in {calls[index].script.name: index for index in lost}.values():
+            await link.load(wire, calls[index].script, replies[index], link.CALL_TIMEOUT_S)
         for index, reply in zip(lost, await sent([calls[index] for index in lost]), strict=True):
             replies[index] = reply
     return replies

@@ -26,6 +26,11 @@ _KINDS: dict[str, type[EchodError]] = {
     "UNKNOWN": Refused,
     "MALFORMED": Refused,
 }
+_WHERE = "--bus valkey://:PASSWORD@HOST:PORT (a user's of an ACL: USER:PASSWORD@), or ECHOD_BUS"
+_SAID = {
+    "NOAUTH": f"NOAUTH the bus asks for a password; give it in its address: {_WHERE}",
+    "WRONGPASS": f"WRONGPASS the bus does not take the user or password in its address; mend {_WHERE}",
+}
 
 
 def code_of(reply: hiredis.ReplyError) -> str:
@@ -37,7 +42,10 @@ def translate(reply: hiredis.ReplyError) -> EchodError:
     text = str(reply)
     if "AUTH" in text and "without any password configured" in text:
         return BusUnfit("the bus address has a password and the server expects none")
-    return _KINDS.get(code_of(reply), BusError)(text)
+    if "replica instances" in text:  # WAITAOF's own word for it, with no code
+        return BusReadOnly(f"READONLY {text.removeprefix('ERR ')}")
+    code = code_of(reply)
+    return _KINDS.get(code, BusError)(_SAID.get(code, text))
 
 
 def means_another_server(error: EchodError) -> bool:

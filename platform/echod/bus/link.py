@@ -57,23 +57,29 @@ async def connect(address: addresses.Address, factory: Callable[[], Wire]) -> Wi
 
 
 def is_lost(reply: Any) -> bool:
-    """Whether the server does not have the verb that was called."""
+    """Whether a verb did not run since the server has it not, or not in the form that it was called in."""
     return isinstance(reply, hiredis.ReplyError) and (
-        code_of(reply) == "NOSCRIPT" or str(reply) == "ERR Function not found"
+        code_of(reply) == "NOSCRIPT" or str(reply) == "ERR Function not found" or _forbids_functions(reply)
     )
 
 
-async def load(wire: Wire, script: Script, timeout_s: float) -> Any:
-    """Load a verb; an error reply where the server takes it in neither form.
+def _forbids_functions(reply: hiredis.ReplyError) -> bool:
+    return code_of(reply) == "NOPERM" and "'fcall'" in str(reply)
 
-    A function needs memory, and a right of its own in an ACL; where either is missing, this connection calls the verb
-    as a plain script from now on.
+
+async def load(wire: Wire, script: Script, lost: hiredis.ReplyError, timeout_s: float) -> Any:
+    """Load a verb whose call was answered `lost`; an error reply where the server takes it in neither form.
+
+    A function needs memory, rights of its own in an ACL, and a server that takes writes; where one is missing, this
+    connection calls the verb as a plain script from now on.
     """
+    if _forbids_functions(lost):
+        wire.as_plain.add(script.function)
     if script.function not in wire.as_plain:
         reply = await wire.send(b"FUNCTION", b"LOAD", script.library, timeout_s=timeout_s)
         if not isinstance(reply, hiredis.ReplyError) or str(reply).endswith("already exists"):
             return script.function
-        if code_of(reply) not in ("OOM", "NOPERM"):
+        if code_of(reply) not in ("OOM", "NOPERM", "READONLY"):
             return reply
         wire.as_plain.add(script.function)
     return await wire.send(b"SCRIPT", b"LOAD", script.plain, timeout_s=timeout_s)
@@ -163,7 +169,7 @@ class Link:
             try:
                 reply = await wire.send(*script.call(wire.as_plain), *keys, *given, timeout_s=left)
                 if is_lost(reply) and loop.time() < deadline:
-                    reply = await load(wire, script, left)
+                    reply = await load(wire, script, reply, left)
                     if not isinstance(reply, hiredis.ReplyError):
                         continue
             except BusAway:

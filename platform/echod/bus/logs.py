@@ -5,7 +5,6 @@ A line's place is its stream's entry, whose time is the server's: lines of many 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import msgspec
 
 from echod.bus.answers import Entry, LogLine, Writer
 from echod.bus.core import Core
-from echod.bus.rows import blob, pack
+from echod.bus.rows import blob, own_word, pack
 from echod.model.ids import JobId
 
 _line = msgspec.msgpack.Decoder(LogLine).decode
@@ -22,10 +21,13 @@ _line = msgspec.msgpack.Decoder(LogLine).decode
 class Logs(Core):
     """log, and the questions about what was logged."""
 
-    async def log(self, queue: str, id: str, lines: Sequence[LogLine]) -> int:
-        """Append to a job's log, the first MiB of each run; how many lines were kept. One caller a job."""
+    async def log(self, queue: str, id: str, lines: Sequence[LogLine], *, call: str | None = None) -> int:
+        """Append to a job's log, the first MiB of each run; how many lines were kept. One caller a job.
+
+        `call`: the caller's own word for these lines; sent again under it after a BusAway they are there once.
+        """
         packed = pack([[line.attempt, blob(pack(line))] for line in lines])
-        return int(await self.run("log", queue, id=id, token=secrets.token_urlsafe(6), lines=packed))
+        return int(await self.run("log", queue, id=id, token=call or own_word(), lines=packed))
 
     async def logs(self, queue: str, id: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, LogLine]]:
         """Lines after the entry `after`, oldest first, at most `limit`."""

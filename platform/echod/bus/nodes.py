@@ -11,7 +11,7 @@ import msgspec
 from echod.bus.answers import Active, BeatAnswer, NodeRow, TickAnswer, Told
 from echod.bus.clock import NODE_LEASE_MS, monotonic_ms
 from echod.bus.timing import Timing, roll
-from echod.errors import BusAway, BusUnfit, LeaseGone
+from echod.errors import BusAway, BusError, BusUnfit, LeaseGone
 from echod.model.ids import JobId, NodeId, VersionId
 
 BEAT_LIMIT = 500
@@ -41,7 +41,14 @@ class Nodes(Timing):
             with contextlib.suppress(BusUnfit):  # an ACL
                 ours = {script.function for script in self.scripts.values()}
                 for name in await self.libraries() - ours:
-                    await self.link.command("FUNCTION", "DELETE", name)
+                    await self._delete(name)
+
+    async def _delete(self, library: bytes) -> None:
+        try:
+            await self.link.command("FUNCTION", "DELETE", library)
+        except BusError as error:
+            if "Library not found" not in str(error):  # else another app's node was here first
+                raise
 
     async def leave(self) -> None:
         """Give the number back; no ids are made from here on."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SAMPLE = 200  # jobs and lanes of a queue
 QUEUES = 200
 NAMED = 5  # in a line
+DAMAGED = "an eviction, a hand-made change, or a fault of echod: report it"
 SETTINGS = ("save", "appendfsync", "hash-max-listpack-value", "dir", "appenddirname")
 _MARKS = {"fine": ("✔", "green"), "advice": ("·", "cyan"), "warning": ("!", "yellow"), "problem": ("✖", "bold red")}
 
@@ -61,11 +62,29 @@ async def _examined(address: str, config: Config) -> tuple[dict[str, Any], list[
         server["append_fsync"], server["snapshots"] = told.get("appendfsync"), told.get("save")
         server["listpack_bytes"] = int(listpack) if listpack else None
         findings = diagnosis.of_server(msgspec.convert(server, diagnosis.Vitals))
-        findings += [finding async for finding in _around(bus, address, server, told)]
-        findings += [finding async for finding in _upon(bus)]
+        for looks in (_around(bus, address, server, told), _upon(bus), _orphans(bus), _places(bus)):
+            findings += await _found(looks)
         return server, findings
     finally:
         await bus.close()
+
+
+async def _found(looks: AsyncIterator[Finding]) -> list[Finding]:
+    """What was found up to the first key that cannot be read, and that one."""
+    found = list[Finding]()
+    try:
+        async for finding in looks:
+            found.append(finding)
+    except BusError as error:
+        if not _is_damage(error):
+            raise
+        found.append(Finding("places", "problem", f"what is kept cannot be read: {error}", DAMAGED))
+    return found
+
+
+def _is_damage(error: BusError) -> bool:
+    """Whether a verb stumbled over what is kept, as over a key of another type; others say that the server is away."""
+    return type(error) is BusError
 
 
 async def _around(bus: Bus, address: str, server: dict[str, Any], told: dict[str, str]) -> AsyncIterator[Finding]:
@@ -86,7 +105,7 @@ async def _around(bus: Bus, address: str, server: dict[str, Any], told: dict[str
 
 
 async def _upon(bus: Bus) -> AsyncIterator[Finding]:
-    """What echod keeps on the server: its verbs, nodes, queues and their jobs."""
+    """What echod has on the server: its verbs and nodes."""
     there, scripts = await bus.loaded_scripts()
     yield Finding("scripts", "fine", f"{there} of {scripts} loaded; others are loaded when they are used")
     nodes = await bus.nodes()
@@ -100,13 +119,9 @@ async def _upon(bus: Bus) -> AsyncIterator[Finding]:
         yield Finding("nodes", "warning", f"{len(nodes)} alive, none pumps: nothing falls due", "start `echod pump`")
     else:
         yield Finding("nodes", "fine", f"{len(nodes)} alive, of which {pumps} pump; numbers leased: {leased}")
-    queues = await bus.queues()
-    yield await _orphans(bus, queues)
-    async for finding in _places(bus, queues):
-        yield finding
 
 
-async def _orphans(bus: Bus, queues: Sequence[str]) -> Finding:
+async def _orphans(bus: Bus) -> AsyncIterator[Finding]:
     """Jobs of functions that the active version lacks."""
     from echod.registry.registry import Registry
 
@@ -114,32 +129,40 @@ async def _orphans(bus: Bus, queues: Sequence[str]) -> Finding:
     try:
         await registry.refresh()
     except (BusError, Refused) as error:
-        return Finding("version", "warning", f"the active version cannot be read: {error}", "deploy again")
+        yield Finding("version", "warning", f"the active version cannot be read: {error}", "deploy again")
+        return
     finally:
         registry.close()
     if registry.active is None:
-        return Finding("version", "warning", "none is deployed: no job can run", "run `echod deploy FOLDER`")
+        yield Finding("version", "warning", "none is deployed: no job can run", "run `echod deploy FOLDER`")
+        return
     served = {function.name for function in registry.active.manifest.functions}
-    gone = [queue for queue in queues if queue not in served]
+    gone = [queue for queue in await bus.queues() if queue not in served]
     waits = {name: stats.pending + stats.scheduled for name, stats in (await bus.stats(gone)).items()}
     waits = {name: count for name, count in waits.items() if count}
     if not waits:
-        return Finding("version", "fine", f"{registry.active.version} is active, and has a function for every job")
+        yield Finding("version", "fine", f"{registry.active.version} is active, and has a function for every job")
+        return
     named = ", ".join(f"{name} ({count})" for name, count in sorted(waits.items())[:NAMED])
     text = f"jobs wait for functions that {registry.active.version} lacks: {named}"
-    return Finding("version", "warning", text, "deploy a version that has them, or cancel the jobs")
+    yield Finding("version", "warning", text, "deploy a version that has them, or cancel the jobs")
 
 
-async def _places(bus: Bus, queues: Sequence[str]) -> AsyncIterator[Finding]:
+async def _places(bus: Bus) -> AsyncIterator[Finding]:
     looked, found = 0, list[str]()
-    for queue in queues[:QUEUES]:
-        jobs, faults = await bus.check(queue, SAMPLE)
+    for queue in (await bus.queues())[:QUEUES]:
+        try:
+            jobs, faults = await bus.check(queue, SAMPLE)
+        except BusError as error:
+            if not _is_damage(error):
+                raise
+            jobs, faults = 0, [("what is kept cannot be read", str(error))]
         looked += jobs
         found += [f"{queue}: {what}: {which}" for what, which in faults]
     if found:
         more = f", and {len(found) - NAMED} more" if len(found) > NAMED else ""
         text = "; ".join(found[:NAMED]) + more
-        yield Finding("places", "problem", text, "an eviction, a hand-made change, or a fault of echod: report it")
+        yield Finding("places", "problem", text, DAMAGED)
     else:
         yield Finding("places", "fine", f"{looked} jobs looked at, of each queue some: each is in exactly one place")
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from echod import log
 from echod.bus import Bus
 from echod.bus.answers import LogLine
+from echod.bus.rows import own_word
 from echod.errors import BusError
 from echod.model.ids import JobId
 from echod.model.job import Error
@@ -42,6 +43,7 @@ class Journal:
         self._queue, self._bus, self._spawn = queue, bus, spawn
         self._loop = asyncio.get_running_loop()
         self._lines: dict[JobId, list[LogLine]] = {}
+        self._in_doubt: dict[JobId, tuple[str, list[LogLine]]] = {}  # sent under this word, and no reply came
         self._waiting_bytes = 0
         self._dropped = 0
         self._progress: dict[JobId, tuple[Lease, float, str]] = {}
@@ -169,8 +171,8 @@ class Journal:
             progress, self._progress = self._progress, {}
             for lease, fraction, note in progress.values():
                 await self._bus.progress(self._queue, lease.hold, fraction, note)
-            while self._lines:
-                some = list(self._lines)[:MOST_AT_ONCE]
+            while waiting := self._in_doubt | self._lines:
+                some = list(waiting)[:MOST_AT_ONCE]
                 calls = [self._write(job) for job in some]
                 failed = [error for error in await asyncio.gather(*calls, return_exceptions=True) if error is not None]
                 if failed:
@@ -183,14 +185,16 @@ class Journal:
         if self._dropped:
             _log.warning("output.dropped", queue=self._queue, lines=self._dropped)
             self._dropped = 0
-        if self._lines or self._progress:
+        if self._lines or self._in_doubt or self._progress:
             self._soon(wait_s)
 
     async def _write(self, job: JobId) -> None:
-        lines = self._lines.pop(job)
+        """Write what waits of a job; lines that may be there already go again as they went, and by themselves."""
+        sent = job in self._in_doubt
+        call, lines = self._in_doubt.pop(job) if sent else (own_word(), self._lines.pop(job))
         try:
-            await self._bus.log(self._queue, job, lines)
+            await self._bus.log(self._queue, job, lines, call=call)
         except BusError:
-            self._lines[job] = lines + self._lines.get(job, [])
+            self._in_doubt[job] = (call, lines)
             raise
         self._waiting_bytes -= sum(len(line.text) + LINE_OVERHEAD for line in lines)

@@ -9,6 +9,7 @@
 -- is a second key of a fixed time, the request's own: it keeps the first answer, a duplicate's too. A child's token is '0' whoever
 -- sends it, so that supervisor and pump may both.
 local MOST_PRIORITY, MOST_MS = 1000000, 9007199254740991 -- as callers are told; as exact as a double
+local RESEND_MS = 10000 -- longer than anything is sent again
 
 local function is_whole(value, most)
   return type(value) == 'number' and value % 1 == 0 and math.abs(value) <= most
@@ -60,7 +61,9 @@ local function mint_one(mint)
   for _, key in ipairs(resend == '1' and {once or unique or nil, once and unique or nil} or {}) do
     if key[2] == 't' and owner_of(q, key[1]) == id then return 1 end
   end
-  if resend == '1' and (now - tonumber(first_ms) > 10000 or (tonumber(meta[3]) or 0) >= tonumber(first_ms)) then return 6 end
+  -- Whether it was trimmed young is asked of our clock alone: the caller's `first_ms` is its estimate, and may lie ahead.
+  local cut = tonumber(meta[3])
+  if resend == '1' and (now - tonumber(first_ms) > RESEND_MS or cut and cut >= now - RESEND_MS) then return 6 end
   for _, key in ipairs({once or unique or nil, once and unique or nil}) do
     local owner, body = owner_of(q, key[1])
     if owner then

@@ -2,8 +2,9 @@
 -- KEYS job: unique: log: done dead meta jobs logged
 --
 -- What ended in the last ten seconds stays, so that a mint that is sent again (within five) still finds its row; only twice
--- the byte limit overrides that, and then `cut` remembers until when a missing row proves nothing. A child stays longer:
--- where its parent's node died before it cleared `out`, the beat's sweep mints it again and must still find its row.
+-- the byte limit overrides that, and then `cut` remembers until when a missing row proves nothing. A child stays longer, up
+-- to the same bytes: where its parent's node died before it cleared `out`, the beat's sweep mints it again and must still find
+-- its row.
 -- When memory is out the whole archive is over its limits, and what ended in the last ten seconds may fill FULL_BYTES.
 local KEEP_MS, KEEP_COUNT, KEEP_BYTES, MORGUE_MS = 7 * 86400000, 10000, 64 * 1024 * 1024, 30 * 86400000
 local YOUNG_MS, CHILD_MS, FULL_BYTES = 10000, 30000, 8 * 1024 * 1024

@@ -1,7 +1,7 @@
 -- Unique keys: who owns one now, and owning it; a key whose owner's row no longer says so counts for nothing.
 -- KEYS job: unique:
 --
--- A row says so with `u` (mode and key) for as long as it has not ended, and with mode `s` has never been started. A key
+-- A row says so with `u` (mode and key) for as long as it has not ended, and with mode `s` has never been claimed. A key
 -- of a fixed time says so by itself: it stands whatever becomes of its job.
 local function owner_of(q, name)
   local held = redis.call('HMGET', unique_key(q, name), 'o', 'm', 'b', 'x')
