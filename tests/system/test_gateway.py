@@ -150,7 +150,7 @@ async def test_nothing_is_asked_of_the_bus_while_nobody_asks_us(rig: Rig, monkey
         await anext(answer.aiter_lines())
     waiting = asyncio.create_task(rig.call("hello.any", 1, Prefer="wait=60"))
     await rig.first("hello.any")
-    await until(lambda: not rig.desk.live.is_reading)
+    await until(lambda: rig.desk.live._reader is None)
     before = calls(rig.valkey)
     await asyncio.sleep(3)  # the fact awaited is that nothing happens
     assert calls(rig.valkey) == before
