@@ -15,9 +15,6 @@ from echod.client.orders import (
     Options,
     Order,
     Record,
-    Repeat,
-    RepeatOptions,
-    Schedule,
     Target,
     Ticket,
     check_options,
@@ -25,10 +22,10 @@ from echod.client.orders import (
     milliseconds,
     order_of,
     payloads_of,
-    repeat_of,
     result_of,
     target_of,
 )
+from echod.client.repeats import Repeat, RepeatOptions, Schedule, repeat_of
 from echod.config import DEFAULT_PORT
 from echod.errors import EchodError, InvalidPayload, JobFailed, OrdersRefused, Refused, TimedOut
 from echod.model.job import State
