@@ -82,7 +82,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManyOptions(TypedDict, total=False):
-    """What may be said of many jobs at once; what is left out is as the function's policy says.
+    """Options of many jobs at once; those that are left out are as the function's policy says.
 
     lane: the fair share. delay ("5m", seconds) or at (an instant with its zone): not before. priority: lower is first.
     """
@@ -94,10 +94,10 @@ class ManyOptions(TypedDict, total=False):
 
 
 class Options(ManyOptions, total=False):
-    """What may be said of a job: of many, and more.
+    """Options of one job: those of many, and more.
 
-    unique: a key that one job at a time has, for as long as the function's `until` says. durable: answered once it is
-    on disk. key: an idempotency key; for 24 h the same key and payload answer with the first job.
+    unique: a key that one job at a time has, for as long as the function's `until` says. durable: the call returns once
+    the job is on disk. key: an idempotency key; for 24 h the same key and payload answer with the first job.
     """
 
     unique: str | None
