@@ -8,7 +8,8 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # type checkers read this name as true
 if TYPE_CHECKING:
     from echod.client.asynchronous import AsyncClient, AsyncJob
-    from echod.client.orders import Record, Schedule
+    from echod.client.orders import Record
+    from echod.client.repeats import Schedule
     from echod.client.synchronous import Client, Job
     from echod.errors import (
         BusAway,
@@ -36,7 +37,7 @@ _PLACES = {
     "Client": "client.synchronous",
     "Job": "client.synchronous",
     "Record": "client.orders",
-    "Schedule": "client.orders",
+    "Schedule": "client.repeats",
 }
 
 

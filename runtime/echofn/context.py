@@ -63,12 +63,12 @@ class _OfJob:
 
     @property
     def last_attempt(self) -> bool:
-        """Whether a failure of this run is the last there is for it."""
+        """Whether the job is dead if this run fails."""
         return self._job.last_attempt
 
     @property
     def fence(self) -> int:
-        """Its claim count: grows with every claim, so that an effect can refuse an older run of this job."""
+        """How often the job was claimed: grows with every claim, so that an effect can refuse an older run."""
         return self._job.fence
 
     @property
@@ -165,13 +165,13 @@ class Context(_OfJob, _Parametrised[StateT]):
         unique: str | None = None,
         priority: int | None = None,
     ) -> str:
-        """Ask for a job of another function; gives its id. It is minted when this run ends well, and only then.
+        """Ask for a job of another function; returns its id. The job is minted when this run ends well, and only then.
 
-        In a batch: when any of its jobs does. For what belongs to one of them there is `ctx.jobs[n].enqueue`.
-        `unique` (1 to 255 characters): no second job of that function under this key. Whether it is taken shows when
-        the run ends; if it is, no job is minted, and the id that was given is never one's. `delay`, `at`: up to 3,660
-        days ahead. Raises TypeError or ValueError for what cannot be minted, RuntimeError past 1,000 children or 1 MiB,
-        or after the run's end.
+        In a batch it is minted when any job of the batch ends well; `ctx.jobs[n].enqueue` is for a child of one job.
+        `unique` (1 to 255 characters): no second job of that function under this key. Whether the key is taken shows
+        when the run ends; if it is, no job is minted, and the returned id stays unused. `delay`, `at`: up to 3,660 days
+        ahead. Raises TypeError or ValueError for a job that cannot be minted, RuntimeError past 1,000 children or
+        1 MiB, or after the run's end.
         """
         number = self._run.children.add(
             function, payload, lane=lane, delay=delay, at=at, unique=unique, priority=priority
@@ -181,7 +181,7 @@ class Context(_OfJob, _Parametrised[StateT]):
     def extend(self, duration: str | float | timedelta) -> None:
         """Move this run's deadline by so much ("5m", seconds, timedelta), to at most 7 days after its start.
 
-        Raises ValueError for what is no duration, RuntimeError once the run is to end.
+        Raises ValueError for a value that is no duration, RuntimeError once the run is to end.
         """
         from echofn.units import duration_ms  # only a handler that waits pays for it
 
@@ -191,15 +191,15 @@ class Context(_OfJob, _Parametrised[StateT]):
     def cancelled(self) -> bool:
         """Whether this run is to end: somebody cancelled the job, or its deadline has passed.
 
-        A sync handler that runs for long asks now and then, and returns or raises when it is told so; whoever has asked
-        is given 5 s after its deadline, whoever has not is ended at it. In an async handler an `await` raises
-        CancelledError instead. A run that knew and ended is cancelled (or timed out), whatever it returned.
+        A sync handler that runs for long asks now and then, and returns or raises when this is true. A handler that has
+        asked gets 5 s after its deadline; one that never asked is ended at its deadline. In an async handler an `await`
+        raises CancelledError instead. A run that knew and ended is cancelled (or timed out), whatever it returned.
         """
         return self._run.is_asked()
 
     @property
     def state(self) -> StateT:
-        """What the module's @lifespan yielded: `ctx.state.http`, or the object itself where that is no mapping."""
+        """What the module's @lifespan yielded: `ctx.state.http`, or the object itself if it is no mapping."""
         state: StateT = self._session.state
         return state
 
@@ -207,7 +207,7 @@ class Context(_OfJob, _Parametrised[StateT]):
     def jobs(self) -> tuple[BatchJob, ...]:
         """The jobs of this run, one for each payload of a batch, in the same order; without `batch=` it is one.
 
-        Of a batch `attempt` is the largest of theirs, and what else is said of a job is the first's.
+        In a batch `ctx.attempt` is the largest of its jobs; the other attributes are those of the first job.
         """
         return tuple(BatchJob(self._run, job, number) for number, job in self._run.members)
 

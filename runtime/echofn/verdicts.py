@@ -23,7 +23,7 @@ class Verdict(Exception):
 class Retry(Verdict):
     """Run again later; counts as a failure. `after="5m"` overrides the function's backoff.
 
-    What comes first is the reason, as failures have one: `Retry("5m")` waits by the backoff, and says "5m".
+    The first argument is the reason, not the wait: `Retry("5m")` waits by the backoff, and says "5m".
     """
 
     def __init__(self, reason: str = "", *, after: str | float | timedelta | None = None) -> None:
@@ -38,14 +38,14 @@ class Snooze(Verdict):
 
 
 class Fail(Verdict):
-    """Give up now: to the morgue, whatever retries are left."""
+    """Give up now: the job goes to the morgue, however many retries are left."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
 
 
 class Cancel(Verdict):
-    """End as cancelled: nothing to do any more, and nothing went wrong."""
+    """End as cancelled: there is nothing to do any more, and nothing went wrong."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,23 @@ def test_the_tests_that_show_a_guarantee_exist() -> None:
         assert re.search(rf"def {name}\(", source) or f".{name} = " in source or f"{name} = " in source, (file, name)
         shown.add(name)
     assert len(shown) > 30
-    assert re.findall(r"^\*\*(\d+)\. ", text, re.M) == [str(number) for number in range(1, 16)]
+    assert re.findall(r"^### (\d+)\. ", text, re.M) == [str(number) for number in range(1, 16)]
+
+
+def test_links_of_the_readme_lead_to_a_heading_that_exists() -> None:
+    links = re.findall(r"\]\((docs/[\w/.-]+\.md)(?:#([\w-]+))?\)", follow.README.read_text())
+    assert len([anchor for _, anchor in links if anchor]) > 5
+    for page, anchor in links:
+        headings = re.findall(r"^#+ (.+)$", (follow.ROOT / page).read_text(), re.M)
+        slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        assert anchor in {"", *slugs}, (page, anchor)
+
+
+def test_the_drawn_floors_are_those_that_are_held() -> None:
+    contracts = tomllib.loads((follow.ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    drawn = re.search(r"(?:^    \S.*\n)+", (DOCS / "architecture.md").read_text(), re.M)
+    assert drawn
+    assert [re.split(r"  +", line.strip())[0] for line in drawn[0].splitlines()] == contracts[0]["layers"]
 
 
 def test_the_site_builds_strict_and_loads_nothing_from_another_host(tmp_path: Path) -> None:

@@ -100,6 +100,9 @@ async def test_a_node_starts_and_serves_on_a_full_server(bus: Bus, full: Server)
     await late.configure("fresh", Policy(), 1)
     await late.beat(pump=True)
     await late.ring("f")
+    claimed = await claim(late, 1, claimer="WRK2")
+    await settle(late, [done(job) for job in claimed], claimer="WRK2")
+    assert [job.id for job in claimed] == list(audit(full, "f").done) != []
     await late.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -497,6 +498,11 @@ async def test_nonsense_in_mid_work_costs_a_connection_and_no_job(server: Server
     await bus.close()
 
 
+def _tries(client: redis.Redis) -> int:
+    """How often somebody has tried a password."""
+    return int(client.info("commandstats")["cmdstat_auth"]["calls"])
+
+
 async def test_a_password_that_changes_in_mid_work_stops_it_until_it_is_the_right_one_again() -> None:
     async with running("--requirepass", "secret") as server:
         bus = await joined(f"unix://:secret@{server.socket}")
@@ -510,9 +516,11 @@ async def test_a_password_that_changes_in_mid_work_stops_it_until_it_is_the_righ
                     await asyncio.sleep(0.01)
                     if "WRONGPASS" in str(bus.link._trouble):
                         break
-            tries = int(other.info("commandstats")["cmdstat_auth"]["calls"])
-            await asyncio.sleep(2)  # a rate is being measured
-            assert int(other.info("commandstats")["cmdstat_auth"]["calls"]) - tries < 20
+            began, tries = time.monotonic(), _tries(other)
+            async with asyncio.timeout(PATIENCE_S):
+                while _tries(other) < tries + 5:
+                    await asyncio.sleep(0.01)
+            assert time.monotonic() - began > 0.3, "waits between tries double: these are half of 20 to 320 ms at least"
             other.config_set("requirepass", "secret")
         await mint_until_minted(bus)
         await bus.close()

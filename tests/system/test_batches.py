@@ -16,6 +16,8 @@ import pytest
 import rig as rigs
 from audit import audit
 from echod.bus import Bus
+from echod.model.ids import JobId
+from echod.model.job import Done, Hold, RunRecord
 from echod.supervisor import leases
 from echofn.manifest import Function
 from rig import Rig, function
@@ -297,6 +299,11 @@ async def test_a_batch_that_is_lost_whole_is_ended(make: Make, tmp_path: Path) -
             await node.outside.link.command("HSET", f"{base}job:{id}", "h", "another")
         [pid] = node.workers("many")["pids"]
         await node.until(lambda: not Path(f"/proc/{pid}").exists())
+        theirs = [Done(Hold(JobId(id), 1, "another"), RunRecord("w", "DEP", 0, 1), result=b"\x07") for id in ids]
+        assert (await node.outside.settle("jobs.many", "another", theirs)).refused == ()
+        (tmp_path / "go").touch()
+        jobs = await node.all_ended("many", ids)
+        assert [(job.state, job.attempts, job.failures, job.result) for job in jobs] == [("done", 1, 0, b"\x07")] * 2
 
 
 async def test_the_output_of_a_batch_is_in_the_log_of_its_first(make: Make) -> None:

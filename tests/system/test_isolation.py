@@ -16,6 +16,8 @@ import pytest
 
 import rig as rigs
 from echod.model.job import Job
+from echod.supervisor.leases import instant
+from echod.supervisor.pool import Pool
 from echofn.manifest import Function
 from echofn.processes import children_of_one_thread
 from nodes import Node, alive, until
@@ -189,12 +191,17 @@ async def test_the_next_job_starts_in_a_worker_that_stood_by(make: Make) -> None
             assert result_of(await node.ended("act", await node.mint("act", {})))[0] == pid
 
 
-async def test_it_stands_by_for_as_long_as_a_job_runs_and_then_goes(make: Make, tmp_path: Path) -> None:
+async def test_it_stands_by_for_as_long_as_a_job_runs_and_then_goes(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, reap = [0.0], Pool.reap
+    monkeypatch.setattr(Pool, "reap", lambda pool, now: (reap(pool, now), looks.append(now))[0])
     async with make(alone(workers_max=1), idle_s=0.1) as node:
         id = await node.mint("act", {"do": "until", "file": str(tmp_path / "go")})
         await node.until(lambda: node.workers("act").get("ready") == 2)
         pids = node.workers("act")["pids"]
-        await asyncio.sleep(0.5)  # it is idle, but not for nothing: housekeeping has looked at it by now
+        ready = instant()
+        await node.until(lambda: looks[-1] > ready + 0.5)  # it is idle, but not for nothing: housekeeping has looked
         assert node.workers("act")["pids"] == pids
         assert node.workers("act")["cold_starts"] == 2
         (tmp_path / "go").touch()

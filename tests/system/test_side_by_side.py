@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -38,6 +37,7 @@ async def act(payload, ctx):
         await asyncio.sleep(payload["s"])
         return os.getpid()
     if do == "until":
+        if "by" in payload: ctx.extend(payload["by"])
         while not os.path.exists(payload["file"]): await asyncio.sleep(0.002)
         return os.getpid()
     if do == "cling":
@@ -223,22 +223,25 @@ async def test_a_job_that_is_cancelled_in_a_workers_hands_never_begins(make: Mak
 # ---- timeouts -------------------------------------------------------------------------------------------------------
 
 
+def _with_time(tmp_path: Path) -> dict[str, str]:
+    """The payload of a run that lasts until there is `go`, and asks at once for more time than those beside it have."""
+    return {"do": "until", "file": str(tmp_path / "go"), "by": "2m"}
+
+
 async def test_a_run_past_its_deadline_is_told_and_the_worker_and_its_neighbours_live_on(
     make: Make, tmp_path: Path
 ) -> None:
-    async with make(act(timeout_ms=3_000, grace_ms=60_000, retries=0)) as node:
-        late = await node.mint("act", {"do": "tidy"})
-        await all_run(node, 1)
+    async with make(act(timeout_ms=1_500, grace_ms=60_000, retries=0)) as node:
+        late, *beside = await node.mint_many("act", [{"do": "tidy"}, *[_with_time(tmp_path)] * 2])
+        await all_run(node, 3)
         pid = node.workers("act")["pids"][0]
-        await asyncio.sleep(1.5)  # of the time that it has: those beside it have more
-        beside = await node.mint_many("act", [{"do": "until", "file": str(tmp_path / "go")}] * 2)
         job = await node.ended("act", late)
         (tmp_path / "go").touch()
         assert (job.state, job.failures, job.error and job.error.cause) == ("dead", 1, "timeout")
         assert job.error is not None
         assert job.error.type == "Timeout"
         assert "asyncio.sleep" in job.error.traceback  # where it was
-        assert job.history[0].ended_ms - job.history[0].started_ms >= 2_990
+        assert job.history[0].ended_ms - job.history[0].started_ms >= 1_490
         assert [result_of(job) for job in await node.all_ended("act", beside)] == [pid] * 2
         assert await node.until(lambda: _lines(node, late, 1))
 
@@ -246,15 +249,13 @@ async def test_a_run_past_its_deadline_is_told_and_the_worker_and_its_neighbours
 async def test_a_run_that_ignores_its_end_is_killed_after_its_grace_and_its_neighbours_go_back(
     make: Make, tmp_path: Path
 ) -> None:
-    async with make(act(timeout_ms=3_000, retries=0)) as node:
-        clings = await node.mint("act", {"do": "cling"})
-        await all_run(node, 1)
-        await asyncio.sleep(1.5)  # of the time that it has: those beside it have more
-        beside = await node.mint_many("act", [{"do": "until", "file": str(tmp_path / "go")}] * 3)
+    async with make(act(timeout_ms=1_500, retries=0)) as node:
+        clings, *beside = await node.mint_many("act", [{"do": "cling"}, *[_with_time(tmp_path)] * 3])
+        await all_run(node, 4)
         job = await node.ended("act", clings)
         (tmp_path / "go").touch()
         assert (job.state, job.error and job.error.cause) == ("dead", "timeout")
-        assert job.history[0].ended_ms - job.history[0].started_ms >= 3_290
+        assert job.history[0].ended_ms - job.history[0].started_ms >= 1_790
         done = await node.all_ended("act", beside)
         assert {(job.state, job.failures, job.attempts) for job in done} == {("done", 0, 2)}
 

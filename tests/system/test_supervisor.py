@@ -29,6 +29,7 @@ from echod.supervisor.leases import Lease
 from echod.supervisor.line import Line
 from echofn import frames
 from echofn.manifest import Constant, Function
+from echofn.processes import descendants
 from rig import Rig, function
 from server import Server
 
@@ -1167,10 +1168,11 @@ async def test_processes_and_descriptors_return_to_a_baseline(make: Make) -> Non
     async with make(function("act", recycle_jobs=20), idle_s=0.3) as node:
         await node.all_ended("act", await node.mint_many("act", [{"do": "pid"}] * 50))
         await node.until(lambda: node.workers("act")["count"] == 0)
-        before = _descriptors()
+        before, processes = _descriptors(), len(descendants(os.getpid()))
         await node.all_ended("act", await node.mint_many("act", [{"do": "pid"}] * 300))
         await node.until(lambda: node.workers("act")["count"] == 0)
         await node.until(lambda: _descriptors() <= before)
+        await node.until(lambda: len(descendants(os.getpid())) <= processes)
         await node.until(lambda: not list((node.state / "tmp").glob("*/*")))  # wiped in a thread
 
 

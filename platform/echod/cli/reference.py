@@ -44,10 +44,8 @@ def documents() -> dict[str, str]:
             "[The guide](../guide/calling.md#from-other-programs) has an example.",
             {
                 "echod/client/asynchronous.py": ("AsyncClient", "AsyncJob"),
-                "echod/client/orders.py": (
-                    *("Options", "ManyOptions", "RepeatOptions", "CronOptions", "EveryOptions", "RuleOptions"),
-                    *("Record", "Schedule"),
-                ),
+                "echod/client/orders.py": ("Options", "ManyOptions", "Record"),
+                "echod/client/repeats.py": ("RepeatOptions", "CronOptions", "EveryOptions", "RuleOptions", "Schedule"),
             },
         ),
         "command-line.md": _command_line(),

@@ -15,9 +15,6 @@ from echod.client.orders import (
     Options,
     Order,
     Record,
-    Repeat,
-    RepeatOptions,
-    Schedule,
     Target,
     Ticket,
     check_options,
@@ -25,10 +22,10 @@ from echod.client.orders import (
     milliseconds,
     order_of,
     payloads_of,
-    repeat_of,
     result_of,
     target_of,
 )
+from echod.client.repeats import Repeat, RepeatOptions, Schedule, repeat_of
 from echod.config import DEFAULT_PORT
 from echod.errors import EchodError, InvalidPayload, JobFailed, OrdersRefused, Refused, TimedOut
 from echod.model.job import State
@@ -70,7 +67,7 @@ def door_of(url: str | None, token: str | None, app: str | None, patience_s: flo
 
 
 class AsyncJob(Generic[R]):
-    """A job, by its id. What is known of it is as of the last `refresh`, `result` or `cancel`."""
+    """A job, by its id. Its attributes are as of the last `refresh`, `result` or `cancel`."""
 
     def __init__(self, door: Door, id: str, function: str | None, result_type: Any = Any) -> None:
         self.id = id
@@ -98,15 +95,15 @@ class AsyncJob(Generic[R]):
         return self.record.state if self.record else self._state
 
     async def refresh(self) -> Self:
-        """Ask how it stands. Raises Refused for a job that there is not (any more)."""
+        """Ask how it stands. Raises Refused for a job that does not exist (any more)."""
         self.record = await self._door.record(self.id, self._function)
         return self
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """Its result, once it ended; of the handler's own type where the function itself was enqueued.
+        """Its result, once it has ended; of the handler's own type if the function itself was enqueued.
 
-        Raises JobFailed when it ended badly, and TimeoutError after `timeout` ("5s", seconds), also where nobody
-        answers: the job goes on then. 0 asks whether it has ended.
+        Raises JobFailed if it ended badly, and TimeoutError after `timeout` ("5s", seconds), also if nobody answers;
+        the job goes on then. 0 asks whether it has ended.
         """
         ended = self.record = await self._ended(timeout)
         if ended.state != "done":
@@ -134,7 +131,7 @@ class AsyncJob(Generic[R]):
     async def cancel(self) -> bool:
         """Cancel it, or ask its run to stop; False when it had ended already, cancelled or otherwise.
 
-        Raises Refused for a job that there is not (any more).
+        Raises Refused for a job that does not exist (any more).
         """
         record = self.record = await self._door.record(self.id, self._function)
         if record.has_ended:
@@ -162,8 +159,8 @@ class AsyncClient:
     """Calls to one echod from an asyncio program. Made in the loop that uses it; close it, or use `async with`.
 
     `url`: http://… of a gateway (`ECHOD_URL`, else http://127.0.0.1:8321; `token`: `ECHOD_TOKEN`), or the bus's own
-    address: valkey://…, valkeys://…, unix:///path (`app`: `ECHOD_APP`). `timeout` ("30s", seconds): for how long a
-    call that is not answered is sent again. `package`: the served folder ("acme.jobs") in the names of the modules
+    address: valkey://…, valkeys://…, unix:///path (`app`: `ECHOD_APP`). `timeout` ("30s", seconds): for how long an
+    unanswered call is sent again. `package`: the served folder ("acme.jobs") in the names of the modules
     that functions are imported from; else it is what leads up to a part called `functions`, or the first part.
     """
 
@@ -196,7 +193,7 @@ class AsyncClient:
     async def enqueue(
         self, function: Callable[..., Any] | str, payload: Any = None, **options: Unpack[Options]
     ) -> AsyncJob[Any]:
-        """A job of `function` (itself, or its name), minted when this returns: one, however often it had to be sent.
+        """Make a job of `function` (itself, or its name): one job, however often the call had to be sent.
 
         Raises UnknownFunction, InvalidPayload, QueueFull, KeyConflict; BusAway or NothingListens when no answer came.
         """
@@ -209,10 +206,10 @@ class AsyncClient:
     async def enqueue_many(
         self, function: Callable[..., Any] | str, payloads: Iterable[Any], **options: Unpack[ManyOptions]
     ) -> list[AsyncJob[Any]]:
-        """A job for each payload, in their order. All payloads are checked by their type before the first is minted.
+        """Make a job for each payload, in their order. All are checked by their type before the first is minted.
 
-        Raises OrdersRefused where some were refused: it says which and why, and has the jobs of the others; TypeError
-        for text or a mapping, which is one payload.
+        Raises OrdersRefused if some were refused: it says which and why, and has the jobs of the others. Raises
+        TypeError for text or a mapping, which is one payload.
         """
         check_options("enqueue_many", options, ManyOptions.__optional_keys__)
         target = target_of(function, self._package)
@@ -230,7 +227,7 @@ class AsyncClient:
         return [job for job in jobs if job is not None]
 
     def job(self, id: str, function: str | None = None) -> AsyncJob[Any]:
-        """A job by its id; `function` saves a search over all queues. Raises TypeError for what is no text."""
+        """A job by its id; `function` saves a search over all queues. Raises TypeError for an id that is no text."""
         check_text("id", id, required=True)
         check_text("function", function)
         if function == "":
@@ -239,9 +236,9 @@ class AsyncClient:
 
     @signatures.repeat
     async def repeat(self, name: str, function: Callable[..., Any] | str, **options: Unpack[RepeatOptions]) -> Schedule:
-        """Register a schedule of a function, or change the one of this name; it belongs to nobody's code, and stays.
+        """Register a schedule of a function, or change the one of this name. It belongs to no version: deploys keep it.
 
-        Raises InvalidSchedule, NameTaken where the function's code has one of this name, and what `enqueue` does.
+        Raises InvalidSchedule, NameTaken if the function's code has a schedule of this name, and what `enqueue` raises.
         """
         check_options("repeat", options, RepeatOptions.__optional_keys__)
         target = target_of(function, self._package)
@@ -250,8 +247,8 @@ class AsyncClient:
     async def cancel_repeat(self, name: str) -> bool:
         """Remove a schedule by its name, or by its id ("function/name"); False when there is none.
 
-        Raises Refused where schedules of several functions have the name: then the id says which; TypeError for what is
-        no text.
+        Raises Refused if schedules of several functions have the name: give the id then. Raises TypeError for a name
+        that is no text.
         """
         check_text("name", name, required=True)
         found = await self._door.schedules(name)

@@ -25,7 +25,8 @@ import msgspec
 from echod.bus import Bus
 from echod.bus.waiting import Waiting
 from echod.client.connection import CLOSED
-from echod.client.orders import Order, Record, Repeat, Schedule, Ticket, instant_text, unknown
+from echod.client.orders import Order, Record, Ticket, instant_text, unknown
+from echod.client.repeats import Repeat, Schedule
 from echod.errors import (
     BusAbsent,
     BusAway,

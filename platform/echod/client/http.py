@@ -15,7 +15,8 @@ from urllib.parse import quote
 import msgspec
 
 from echod.client.connection import Broken, Connections, Reply, Unreachable
-from echod.client.orders import Order, Record, Repeat, Schedule, Ticket, fits_a_header, instant_text, unknown
+from echod.client.orders import Order, Record, Ticket, fits_a_header, instant_text, unknown
+from echod.client.repeats import Repeat, Schedule
 from echod.errors import (
     BusAway,
     BusFull,

@@ -1,4 +1,4 @@
-"""What a client asks for and hears, in values that no address knows of: orders, records, schedules."""
+"""What a client asks for and hears, in values that no address knows of: orders and records of jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import UnionType
-from typing import Any, Literal, NamedTuple, Required, TypedDict, TypeVar, Union, get_args, get_origin
+from typing import Any, NamedTuple, TypedDict, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -19,13 +19,11 @@ from echofn import children, codec, frames
 from echofn.package import package_around
 from echofn.quoting import quoted
 from echofn.signature import shape_of
-from echofn.units import duration_ms, duration_text
+from echofn.units import duration_ms
 
 Duration = str | int | float | timedelta
 T = TypeVar("T")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Missed = Literal["skip", "last", "all"]
-Overlap = Literal["allow", "skip", "queue", "replace"]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,35 +81,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in ENDED
 
 
-class Repeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A schedule to register: the body of POST /schedules. Exactly one of `cron` and `every`."""
-
-    function: str
-    name: str
-    cron: str | None = None
-    every: str | None = None
-    anchor: str | None = None
-    tz: str | None = None
-    payload: Any = None
-    missed: Missed = "last"
-    cap: int | None = None
-    overlap: Overlap = "allow"
-    jitter: str | None = None
-
-
-class Schedule(msgspec.Struct, frozen=True):
-    """A registered schedule; `next` is None while it is paused."""
-
-    id: str
-    function: str
-    name: str
-    rule: str
-    tz: str
-    next: datetime | None
-
-
 class ManyOptions(TypedDict, total=False):
-    """What may be said of many jobs at once; what is left out is as the function's policy says.
+    """Options of many jobs at once; those that are left out are as the function's policy says.
 
     lane: the fair share. delay ("5m", seconds) or at (an instant with its zone): not before. priority: lower is first.
     """
@@ -123,48 +94,15 @@ class ManyOptions(TypedDict, total=False):
 
 
 class Options(ManyOptions, total=False):
-    """What may be said of a job: of many, and more.
+    """Options of one job: those of many, and more.
 
-    unique: a key that one job at a time has, for as long as the function's `until` says. durable: answered once it is
-    on disk. key: an idempotency key; for 24 h the same key and payload answer with the first job.
+    unique: a key that one job at a time has, for as long as the function's `until` says. durable: the call returns once
+    the job is on disk. key: an idempotency key; for 24 h the same key and payload answer with the first job.
     """
 
     unique: str | None
     durable: bool
     key: str | None
-
-
-class RuleOptions(TypedDict, total=False):
-    """What becomes of a schedule's instants: `missed`, `cap`, `overlap`, `jitter` are as in the annotations."""
-
-    missed: Missed
-    cap: int | None
-    overlap: Overlap
-    jitter: Duration
-
-
-class CronOptions(RuleOptions, total=False):
-    """By a rule like "0 6 * * mon", in the zone `tz` (UTC)."""
-
-    cron: Required[str]
-    tz: str | None
-
-
-class EveryOptions(RuleOptions, total=False):
-    """Every so often ("20s"), counted from the epoch or from `anchor`."""
-
-    every: Required[Duration]
-    anchor: datetime | str | None
-
-
-class RepeatOptions(RuleOptions, total=False):
-    """A schedule's rule, which is one of `cron` and `every`, and what its jobs carry."""
-
-    cron: str | None
-    every: Duration | None
-    tz: str | None
-    anchor: datetime | str | None
-    payload: object
 
 
 def check_options(method: str, options: Mapping[str, object], known: Iterable[str]) -> None:
@@ -257,7 +195,7 @@ def order_of(
         raise ValueError(f"delay=: expected at most {frames.FURTHEST_DAYS} days, got {quoted(delay)}")
     return Order(
         function=target.name,
-        payload=_packed(target, function, payload),
+        payload=packed(target, function, payload),
         key=secrets.token_urlsafe(16) if key is None else key,
         lane=lane,
         in_ms=in_ms,
@@ -269,7 +207,8 @@ def order_of(
     )
 
 
-def _packed(target: Target, function: Callable[..., Any] | str, payload: object) -> bytes:
+def packed(target: Target, function: Callable[..., Any] | str, payload: object) -> bytes:
+    """A payload as it goes to the bus. Raises InvalidPayload."""
     try:
         return children.packed(function, target.name, payload)
     except ValueError as error:
@@ -318,44 +257,3 @@ def result_of(record: Record, result_type: Any) -> Any:
         raise Refused(
             f"the result of {record.id} does not fit what {record.function} says it returns: {error}"
         ) from None
-
-
-def repeat_of(
-    target: Target,
-    function: Callable[..., Any] | str,
-    name: str,
-    *,
-    cron: str | None = None,
-    every: Duration | None = None,
-    tz: str | None = None,
-    anchor: datetime | str | None = None,
-    payload: object = None,
-    missed: Missed = "last",
-    cap: int | None = None,
-    overlap: Overlap = "allow",
-    jitter: Duration | None = None,
-) -> Repeat:
-    """A schedule to register, checked as far as that needs no echod. Raises InvalidPayload, TypeError or ValueError."""
-    check_text("name", name, required=True)
-    check_text("cron", cron)
-    check_text("tz", tz)
-    if not isinstance(anchor, datetime):
-        check_text("anchor", anchor)
-    if cap is not None and type(cap) is not int:
-        raise TypeError(f"cap=: expected a whole number, got {quoted(cap)} ({type(cap).__name__})")
-    for option, word, words in (("missed", missed, get_args(Missed)), ("overlap", overlap, get_args(Overlap))):
-        if word not in words:
-            raise ValueError(f"{option}=: expected {', '.join(words)}, got {quoted(word)}")
-    return Repeat(
-        function=target.name,
-        name=name,
-        cron=cron,
-        every=None if every is None else duration_text(milliseconds("every", every, duration_ms)),
-        anchor=anchor.isoformat() if isinstance(anchor, datetime) else anchor,
-        tz=tz,
-        payload=codec.decode(_packed(target, function, payload)),
-        missed=missed,
-        cap=cap,
-        overlap=overlap,
-        jitter=None if jitter is None else duration_text(milliseconds("jitter", jitter, duration_ms)),
-    )

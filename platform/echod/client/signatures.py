@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from typing import Protocol, TypeAlias, TypeVar, Unpack, overload
 
     from echod.client.asynchronous import AsyncJob
-    from echod.client.orders import CronOptions, EveryOptions, ManyOptions, Options
+    from echod.client.orders import ManyOptions, Options
+    from echod.client.repeats import CronOptions, EveryOptions
     from echod.client.synchronous import Job
     from echofn.context import Context
     from echofn.enqueueing import Alone, Given, Takes, TakesTurned

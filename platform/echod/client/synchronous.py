@@ -16,7 +16,8 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from echod.client import signatures
 from echod.client.asynchronous import PATIENCE_S, AsyncClient, AsyncJob, moved
 from echod.client.connection import CLOSED
-from echod.client.orders import Duration, ManyOptions, Options, Record, RepeatOptions, Schedule
+from echod.client.orders import Duration, ManyOptions, Options, Record
+from echod.client.repeats import RepeatOptions, Schedule
 from echod.errors import OrdersRefused, Refused
 from echod.model.job import State
 

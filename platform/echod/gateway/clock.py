@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from echod.gateway.desk import Desk, answer, body_of
 from echod.gateway.problems import Problem
+from echod.gateway.shapes import Instant
 from echod.gateway.views import instant, instant_or_none
 from echofn.children import instant_ms
 from echofn.units import duration_ms
@@ -26,6 +27,16 @@ class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action: Literal["advance", "next", "freeze", "resume"]
     by: _Text | None = None
     to: _Text | None = None
+
+
+class ClockShape(msgspec.Struct):
+    """Where the clock is. `due`: functions that the move made due, where it went to the next; `next`: when more is."""
+
+    now: Instant
+    driven: bool
+    frozen: bool
+    due: list[str]
+    next: Instant | None
 
 
 _move = msgspec.json.Decoder(Move)

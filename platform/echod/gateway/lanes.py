@@ -15,6 +15,7 @@ from echod.bus.answers import LaneRow, QueueStats
 from echod.bus.operating import LANE_SETTINGS, NO_LIMIT, QUEUE_SETTINGS, Setting
 from echod.gateway.desk import Desk, answer, body_of
 from echod.gateway.problems import Problem
+from echod.gateway.shapes import Count
 from echod.gateway.views import View
 from echofn.manifest import Function
 from echofn.units import rate, rate_text
@@ -40,6 +41,38 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lane_concurrency: _Number | Literal["none"] | msgspec.UnsetType | None = msgspec.UNSET
     lane_rate: _Rate | msgspec.UnsetType | None = msgspec.UNSET
     reset: bool = False
+
+
+class SetByHand(msgspec.Struct):
+    """`lane` null: of the queue. `set` by name; null: back to what code says."""
+
+    name: str
+    lane: str | None
+    set: dict[str, int | str | None]
+
+
+class LaneShape(msgspec.Struct):
+    """A lane with work, or idle with an operator's settings. `until_ms`: for how long it is not served, where known."""
+
+    function: str
+    lane: str
+    pending: Count
+    active: Count | None
+    weight: Count
+    share: float | None
+    place: Literal["ring", "later", "held", "idle"]
+    why: Literal["paused", "concurrency", "rate", "batch"] | None
+    paused: bool
+    until_ms: Count | None
+    concurrency: Count | None
+    rate: str | None
+    started: Count | None
+    by_hand: list[str]
+    path: str | None
+
+
+class Lanes(msgspec.Struct):
+    lanes: list[LaneShape]
 
 
 _change = msgspec.json.Decoder(Change)

@@ -16,13 +16,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from echod.gateway import bulk, clock, lanes, orders, shapes, tokens
+from echod.gateway import bulk, clock, lanes, orders, schedules, shapes, system, tokens, versions
 from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
 from echod.gateway.logs import MOST_LINES
 from echod.gateway.query import FILTER, LONGEST_TEXT, SINCE_PATTERN
-from echod.gateway.schedules import Window
 from echod.gateway.views import View
 from echod.registry.schedules import Wanted
 from echofn.codec import NIL
@@ -89,44 +88,46 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("POST", "/functions/{name}/drain"): Shape("Cancel what waits", {200: bulk.Drained}, bulk.WAITING),
     ("POST", "/functions/{name}/move"): Shape("Move a lane to another", {200: bulk.MovedJobs}, _MOVING, needs=_LANES),
     ("POST", "/functions/{name}/purge"): Shape("Delete ended jobs", {200: bulk.Purged}, _SWEEP, needs=_ENDS),
-    ("POST", "/functions/{name}/set"): Shape("Set weight and limits", {200: shapes.SetByHand}, takes=lanes.Change),
+    ("POST", "/functions/{name}/set"): Shape("Set weight and limits", {200: lanes.SetByHand}, takes=lanes.Change),
     ("GET", "/jobs"): Shape("Jobs, newest first", {200: shapes.Jobs}, {**_LIST, "state": _STATE}),
-    ("POST", "/jobs"): Shape("Mint many jobs", {202: shapes.OrdersTaken, 207: shapes.OrdersTaken}, takes=orders.Orders),
+    ("POST", "/jobs"): Shape("Mint many jobs", {202: orders.OrdersTaken, 207: orders.OrdersTaken}, takes=orders.Orders),
     ("GET", "/jobs/{id}"): Shape("A job", {200: shapes.Whole}, _WHERE),
     ("GET", "/jobs/{id}/logs"): Shape("What a job wrote", {200: list[shapes.LogShape]}, _WHERE, streams=True),
     ("POST", "/jobs/{id}/cancel"): Shape("Cancel a job", {200: shapes.Accepted, 202: shapes.Accepted}, _WHERE),
     ("POST", "/jobs/{id}/redrive"): Shape("Run a dead job again", {200: shapes.Accepted}, _WHERE),
     ("POST", "/jobs/{id}/move"): Shape("Move a job to a lane", {200: shapes.Accepted}, _WHERE, needs=_TARGET),
-    ("GET", "/schedules"): Shape("All schedules", {200: shapes.Schedules}),
+    ("GET", "/schedules"): Shape("All schedules", {200: schedules.Schedules}),
     ("POST", "/schedules"): Shape(
-        "Register a schedule", {200: shapes.ScheduleShape, 201: shapes.ScheduleShape}, takes=Wanted
+        "Register a schedule", {200: schedules.ScheduleShape, 201: schedules.ScheduleShape}, takes=Wanted
     ),
-    ("DELETE", "/schedules/{id}"): Shape("Remove a registered schedule", {200: shapes.ScheduleRemoved}),
+    ("DELETE", "/schedules/{id}"): Shape("Remove a registered schedule", {200: schedules.ScheduleRemoved}),
     ("POST", "/schedules/{id}/run"): Shape("Run a schedule now", {202: shapes.Accepted}),
     ("POST", "/schedules/{id}/backfill"): Shape(
-        "Make a job for each past instant", {200: shapes.ScheduleFilled, 202: shapes.ScheduleFilled}, takes=Window
+        "Make a job for each past instant",
+        {200: schedules.ScheduleFilled, 202: schedules.ScheduleFilled},
+        takes=schedules.Window,
     ),
-    ("POST", "/schedules/{id}/pause"): Shape("Pause a schedule", {200: shapes.SchedulePaused}),
-    ("POST", "/schedules/{id}/resume"): Shape("Resume a schedule", {200: shapes.SchedulePaused}),
-    ("GET", "/lanes"): Shape("Lanes", {200: shapes.Lanes}, {"function": _TEXT}),
+    ("POST", "/schedules/{id}/pause"): Shape("Pause a schedule", {200: schedules.SchedulePaused}),
+    ("POST", "/schedules/{id}/resume"): Shape("Resume a schedule", {200: schedules.SchedulePaused}),
+    ("GET", "/lanes"): Shape("Lanes", {200: lanes.Lanes}, {"function": _TEXT}),
     ("GET", "/morgue"): Shape("Dead jobs", {200: shapes.Jobs}, {**_LIST, **FILTER}),
     ("POST", "/morgue/redrive"): Shape("Run dead jobs again", {200: bulk.RedrivenJobs}, _REDRIVING),
     ("POST", "/morgue/purge"): Shape("Delete dead jobs", {200: bulk.Purged}, _DEAD),
-    ("GET", "/versions"): Shape("Versions", {200: shapes.Versions}),
+    ("GET", "/versions"): Shape("Versions", {200: versions.Versions}),
     ("GET", "/nodes"): Shape("Nodes", {200: dict[str, Any]}),
     ("GET", "/bus"): Shape("The bus", {200: dict[str, Any]}),
-    ("GET", "/clock"): Shape("The clock", {200: shapes.ClockShape}),
-    ("POST", "/clock"): Shape("Drive the clock", {200: shapes.ClockShape}, takes=clock.Move),
-    ("POST", "/deploy"): Shape("Deploy a folder", {200: shapes.DeployedShape}, _PLAN, binary=True),
-    ("POST", "/versions/{id}/activate"): Shape("Switch to a stored version", {200: shapes.DeployedShape}, _PLAN),
-    ("GET", "/tokens"): Shape("Tokens, but for themselves", {200: shapes.Tokens}),
-    ("POST", "/tokens"): Shape("Make a token", {201: shapes.TokenMade}, takes=tokens.Wanted),
-    ("DELETE", "/tokens/{name}"): Shape("Revoke a token", {200: shapes.TokenRevoked}),
-    ("POST", "/login/links"): Shape("Make a login link", {201: shapes.LinkMade}, takes=tokens.WantedLink),
+    ("GET", "/clock"): Shape("The clock", {200: clock.ClockShape}),
+    ("POST", "/clock"): Shape("Drive the clock", {200: clock.ClockShape}, takes=clock.Move),
+    ("POST", "/deploy"): Shape("Deploy a folder", {200: versions.DeployedShape}, _PLAN, binary=True),
+    ("POST", "/versions/{id}/activate"): Shape("Switch to a stored version", {200: versions.DeployedShape}, _PLAN),
+    ("GET", "/tokens"): Shape("Tokens, but for themselves", {200: tokens.Tokens}),
+    ("POST", "/tokens"): Shape("Make a token", {201: tokens.TokenMade}, takes=tokens.Wanted),
+    ("DELETE", "/tokens/{name}"): Shape("Revoke a token", {200: tokens.TokenRevoked}),
+    ("POST", "/login/links"): Shape("Make a login link", {201: tokens.LinkMade}, takes=tokens.WantedLink),
     ("GET", "/metrics"): Shape("Prometheus's text", {200: None}),
     ("GET", "/openapi.json"): Shape("This document", {200: dict[str, Any]}),
-    ("GET", "/healthz"): Shape("Liveness", {200: shapes.Healthy}),
-    ("GET", "/readyz"): Shape("Readiness", {200: shapes.Ready, 503: shapes.Ready}),
+    ("GET", "/healthz"): Shape("Liveness", {200: system.Healthy}),
+    ("GET", "/readyz"): Shape("Readiness", {200: system.Ready, 503: system.Ready}),
 }
 _LINKS: Mapping[Any, Mapping[str, tuple[str, str]]] = {  # by an answer's type: what its `id` or `name` leads to
     shapes.Accepted: {
@@ -138,7 +139,7 @@ _LINKS: Mapping[Any, Mapping[str, tuple[str, str]]] = {  # by an answer's type: 
             ("redrive", "post_jobs_id_redrive"),
         )
     },
-    shapes.TokenMade: {"revoke": ("delete_tokens_name", "name")},
+    tokens.TokenMade: {"revoke": ("delete_tokens_name", "name")},
 }
 PAGES_ONLY = {("GET", "/login"), ("POST", "/login"), ("POST", "/logout"), ("GET", "/events")}
 _OPEN = {"/healthz", "/readyz"}

@@ -22,9 +22,10 @@ from echod.gateway.desk import Desk, answer
 from echod.gateway.invoke import function_of, state_of
 from echod.gateway.payloads import body_of, payload_in, stored
 from echod.gateway.problems import Problem, of
+from echod.gateway.shapes import Count, JobText, ProblemShape
 from echod.gateway.views import View, placed_view
 from echod.gateway.wishes import at_ms
-from echod.model.job import Mint, Minted
+from echod.model.job import Mint, Minted, State
 from echod.policy import calls
 from echofn.children import wait_ms
 from echofn.codec import NIL
@@ -54,6 +55,24 @@ class OrderShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 Orders = Annotated[list[OrderShape], Meta(min_length=1, max_length=MOST_ORDERS)]
+
+
+class OrderTold(msgspec.Struct):
+    """What became of one order: a job as in Accepted, or a problem alone."""
+
+    id: JobText | msgspec.UnsetType = msgspec.UNSET
+    function: str | msgspec.UnsetType = msgspec.UNSET
+    state: State | msgspec.UnsetType = msgspec.UNSET
+    url: str | msgspec.UnsetType = msgspec.UNSET
+    problem: ProblemShape | msgspec.UnsetType = msgspec.UNSET
+
+
+class OrdersTaken(msgspec.Struct):
+    """For each order, in their order, its job or its problem."""
+
+    jobs: list[OrderTold]
+    minted: Count
+    refused: Count
 
 
 class _Placed(msgspec.Struct, frozen=True):

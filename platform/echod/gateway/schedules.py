@@ -6,7 +6,7 @@ An id is `function/name`, percent-encoded or not.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -19,6 +19,7 @@ from echod.gateway import instants
 from echod.gateway.desk import Desk, answer, body_of, shortened, shown
 from echod.gateway.guard import demand
 from echod.gateway.problems import Problem, suggestions
+from echod.gateway.shapes import Count, Instant, JobText
 from echod.gateway.views import View, instant, instant_or_none, placed_view, schedule_view
 from echod.model.job import NO_LANE
 from echod.policy import places
@@ -42,6 +43,52 @@ class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to: _Instant | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST_FILLED)] = 1000
     plan: bool = False
+
+
+class ScheduleShape(msgspec.Struct):
+    """A recurrence."""
+
+    id: str
+    function: str
+    rule: str
+    tz: str
+    next: Instant | None
+    last: Instant | None
+    missed: Count
+    skipped: Count
+    paused: bool
+    error: str | None
+    origin: Literal["code", "runtime"]
+    overlap: Literal["allow", "skip", "queue", "replace"]
+    jitter: str | None
+
+
+class ScheduleFilled(msgspec.Struct):
+    """What a backfill came to: how many instants the window has, and the jobs that were made for them now."""
+
+    id: str
+    plan: bool
+    instants: Count
+    first: Instant | None
+    last: Instant | None
+    minted: Count
+    already: Count
+    jobs: list[JobText]
+
+
+class ScheduleRemoved(msgspec.Struct):
+    id: str
+    removed: bool
+
+
+class Schedules(msgspec.Struct):
+    schedules: list[ScheduleShape]
+
+
+class SchedulePaused(msgspec.Struct):
+    id: str
+    paused: bool
+    next: Instant | None
 
 
 _window = msgspec.json.Decoder(Window)

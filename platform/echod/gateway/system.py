@@ -17,6 +17,18 @@ from echod.gateway.views import View, node_view, plain
 from echod.policy import diagnosis
 
 
+class Healthy(msgspec.Struct):
+    ok: bool
+
+
+class Ready(msgspec.Struct):
+    ready: bool
+    bus: bool
+    version: str | None
+    sandbox: str
+    degraded: list[str]
+
+
 async def healthz(desk: Desk, request: Request) -> Response:
     """GET /healthz: this process answers."""
     return answer({"ok": True})

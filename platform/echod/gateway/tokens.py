@@ -14,6 +14,7 @@ from echod.gateway.desk import Desk, answer, body_of, shortened
 from echod.gateway.keyring import Caller
 from echod.gateway.problems import Problem
 from echod.gateway.session import fresh
+from echod.gateway.shapes import Count, Instant
 from echod.gateway.views import instant, instant_or_none
 from echod.model.token import SCOPES, Scope, digest_of
 from echofn.units import duration_ms
@@ -42,6 +43,44 @@ class WantedLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of POST /login/links. No scopes: the caller's own."""
 
     scopes: Annotated[list[Scope], msgspec.Meta(max_length=8)] = []
+
+
+class TokenShape(msgspec.Struct):
+    """A token, but for itself."""
+
+    name: str
+    scopes: list[Scope]
+    made: Instant
+    expires: Instant | None
+    expired: bool
+    used: Instant | None
+    sessions: Count
+
+
+class Tokens(msgspec.Struct):
+    tokens: list[TokenShape]
+
+
+class TokenMade(msgspec.Struct):
+    """The one answer that holds the token."""
+
+    name: str
+    token: str
+    scopes: list[Scope]
+    expires: Instant | None
+
+
+class TokenRevoked(msgspec.Struct):
+    name: str
+    revoked: bool
+
+
+class LinkMade(msgspec.Struct):
+    """A path to open once in a browser."""
+
+    path: str
+    scopes: list[Scope]
+    expires: Instant | None
 
 
 _wanted = msgspec.json.Decoder(Wanted)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
+from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,6 +21,7 @@ from echod.gateway.invoke import disconnected, unless_gone
 from echod.gateway.limits import busy
 from echod.gateway.plans import plan_view
 from echod.gateway.problems import Problem
+from echod.gateway.shapes import Instant
 from echod.gateway.views import View, instant, node_view
 from echod.model.ids import VersionId
 from echod.policy.plan import Deployed, planned
@@ -26,6 +29,31 @@ from echofn.manifest import Manifest
 
 MAX_ARCHIVE_BYTES = 25 * 1024 * 1024
 _SWITCHES, _PERIODS = 50, 10  # looked at, and shown, for one function
+
+
+class VersionShape(msgspec.Struct):
+    """A stored version; `changes`: what it changed of the one before it in the list."""
+
+    id: str
+    activated: Instant
+    active: bool
+    functions: list[str]
+    changes: dict[str, Any] | None
+
+
+class Versions(msgspec.Struct):
+    """Newest first."""
+
+    versions: list[VersionShape]
+
+
+class DeployedShape(msgspec.Struct):
+    """What a switch came to, and what it changed; without a generation it was only planned."""
+
+    version: str
+    generation: int | None
+    functions: list[str]
+    plan: dict[str, Any]
 
 
 async def index(desk: Desk, request: Request) -> Response:

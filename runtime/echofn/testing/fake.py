@@ -39,8 +39,8 @@ class Enqueued(NamedTuple):
 
 
 class FakeContext(Context):
-    """A `Context` that remembers. What production refuses it refuses, too: a payload that does not fit, a child more
-    than 1,000, more time for a run that is to end.
+    """A `Context` that remembers. It refuses what production refuses: a payload that does not fit, a child more than
+    1,000, more time for a run that is to end.
 
     `state` and `cancelled` answer what was given. `enqueued`: the calls of `ctx.enqueue`, in order · `progressed`:
     (fraction, note) of each `ctx.progress` · `extended`: milliseconds of each `ctx.extend` ·
@@ -79,11 +79,12 @@ def fake_context(
     state: object = None,
     cancelled: bool = False,
 ) -> FakeContext:
-    """A context for a call of a handler in a test. Each argument is what the attribute of that name answers.
+    """A context for a call of a handler in a test. Each argument sets the attribute of its name.
 
     Times stand still at `due`, with their zone; ids of enqueued jobs are JOB00000000001, JOB00000000002, … `fence` is
-    the attempt unless given. `attempts` makes it that of a batch, with a job for each. `state` is what a lifespan would
-    yield: a mapping's values become attributes. Raises ValueError for what no run is told, such as `attempt=0`.
+    the attempt unless given. `attempts` makes a context of a batch, with a job for each. `state` stands for what a
+    lifespan would yield: a mapping's values become attributes. Raises ValueError for a value that no run can have, such
+    as `attempt=0`.
     """
     _check(
         attempt=attempt, fence=1 if fence is None else fence, **{f"attempts[{n}]": a for n, a in enumerate(attempts)}

@@ -101,8 +101,8 @@ class Bus:
         """Let time pass ("1d", "90m", seconds, timedelta): at each due instant on the way its job is minted, and what
         was scheduled becomes due. Nothing is run before `run_due`.
 
-        `pump=False`: nobody was there meanwhile. What fell due is found at the end, all at once, and what was missed is
-        settled by each schedule's `missed=`.
+        `pump=False` plays an outage: everything that was due meanwhile is found at the end, all at once, and each
+        schedule's `missed=` decides about the instants that it missed.
         """
         self._advance_to(self._bus.clock.now_ms() + duration_ms(duration), pump)
 
@@ -148,9 +148,10 @@ class Bus:
         unique: str | None = None,
         priority: int | None = None,
     ) -> Job:
-        """A job as a caller makes it; under a `unique` key that is taken, the job that has it. Arguments as those of
-        `ctx.enqueue`. Raises LookupError for a function that is not loaded, ValueError for a payload that does not fit
-        its type, Refused for one that does not fit the function of that name, and for a queue at its `max_pending`.
+        """Make a job as a caller does; under a `unique` key that is taken, returns the job that has it. Arguments are
+        those of `ctx.enqueue`. Raises LookupError for a function that is not loaded, ValueError for a payload that does
+        not fit its type, Refused for one that does not fit the function of that name, and for a queue at its
+        `max_pending`.
         """
         first = self._bus.reserve(1)
         package = package_around(function) if self._package is None else self._package
@@ -190,10 +191,10 @@ class Bus:
                 raise AssertionError(answer)
 
     def run_due(self, *, most: int = MOST_JOBS) -> list[Job]:
-        """Run everything that is due, and what that enqueues, until nothing is due; the jobs in the order they ran.
+        """Run the due jobs, and those that they enqueue, until none is due. Returns the jobs in the order they ran.
 
-        A job that failed and was retried without a wait is there once for each run. What the handlers raise becomes of
-        the job what it would become in production; ctrl-c, a debugger's quit and pytest's own `fail` and `skip` go
+        A job that failed and was retried without a wait is in the list once for each run. An exception of a handler
+        does to its job what it does in production; ctrl-c, a debugger's quit and pytest's own `fail` and `skip` go
         through. Raises RuntimeError after `most` runs: functions that enqueue each other have no end.
         """
         ran: list[Job] = []
@@ -251,7 +252,7 @@ class Bus:
     # ---- the machinery ----
 
     def close(self) -> None:
-        """Over. Called by the fixture."""
+        """End the bus. The fixture calls it."""
         self._hands.close()
         self._registry.close()
 
@@ -266,7 +267,7 @@ class Bus:
 
 
 class Job:
-    """A job of a test's bus. Every attribute says how it is now, so that one from before `run_due` tells what came."""
+    """A job of a test's bus. Attributes are read when you ask: a job from before `run_due` shows what became of it."""
 
     __slots__ = ("_bus", "function", "id")
 

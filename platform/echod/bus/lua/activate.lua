@@ -5,9 +5,9 @@
 -- ERRORS  UNKNOWN the version is not stored whole
 -- FLAGS   allow-oom
 -- INCLUDE time counters news versions
--- The version that is active already keeps its generation. `call` is the caller's own word for this call: sent again, it is
--- answered as before, even where another was switched to since, among the last calls.
--- It runs although memory is out: the way back from a version that filled it.
+-- A version that is active already keeps its generation. `call` is the caller's own word for this call: among the last calls,
+-- one that is sent again gets its first answer, even if another version was switched to since.
+-- It runs although memory is out: it is the way back from a version that filled it.
 local SWITCHES_KEPT = 200
 local CALLS_KEPT = 20
 local calls = redis.call('HGET', g.active, 'calls')

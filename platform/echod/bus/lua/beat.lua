@@ -5,9 +5,9 @@
 -- ERRORS  LEASE the node number is another's now
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows recover trim versions
--- A pump's also forgets versions that nobody needs any more.
--- Names that are on the bell while the caller's own pop is out: that pop may never have arrived.
--- A call looks at a few hundred queues, from `cursor` on ('0': the first); the one that answers '0' has looked at the last.
+-- A pump's beat also forgets versions that nobody needs any more.
+-- If names are on the bell while the caller's own pop is out, that pop may never have arrived.
+-- A call looks at a few hundred queues, from `cursor` on ('0': the first); the call that answers '0' has looked at the last.
 -- Their bases are derived from the global one by the queue's name.
 local QUEUES_A_CALL = 200
 local mine = redis.call('HGET', g.nodes, number)
@@ -34,7 +34,7 @@ for _, name in ipairs(redis.call('LRANGE', g.wake, 0, -1)) do
   listed[name] = true
 end
 
--- Whether no clock has anything to do in it: nothing waits or runs there, and nothing is kept.
+-- Whether time changes nothing in the queue: nothing waits or runs there, and nothing is kept.
 local function is_at_rest(q)
   return redis.call('EXISTS', q.schedule, q.later, q.active, q['repeat'], q.ring, q.held, q.windows, q.out, q.done, q.dead) == 0
 end

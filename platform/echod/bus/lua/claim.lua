@@ -6,8 +6,8 @@
 -- A job is [id, attempts, holder, failures, payload, lane, due, minted, version, occurrence,
 -- turn: the batch it belongs to, absent in a queue without], nil where default.
 -- `begun` is msgpack: holds [id, attempts, holder] that started since the last call. `popped` is 1 when the bell rang for us.
--- Want 0: the bell is answered, and that is all.
--- `limited` is 1 where limits are set: who claims takes no more than it can start at once.
+-- `want` 0 answers the bell and claims nothing.
+-- `limited` is 1 if limits are set: then a claimer takes no more jobs than it can start at once.
 local again = rebuild(q, claimer, sequence)
 if again then return again end
 mark_begun(q, cmsgpack.unpack(begun))

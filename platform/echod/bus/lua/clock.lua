@@ -13,7 +13,7 @@ local function put(at_ms, stands)
   redis.call('SET', g.clock, stands and '=' .. text(at_ms) or string.format('%+.0f', at_ms - server_clock()))
 end
 
--- Leases are about what happens, not about what the clock says: holders had no chance to renew in the time left out.
+-- Move the leases along: their holders had no chance to renew in the time that was skipped.
 local function move_leases(by_ms)
   for _, name in ipairs(redis.call('HKEYS', g.queues)) do
     local q = space((string.gsub(g.base, '~}:$', name .. '}:')))

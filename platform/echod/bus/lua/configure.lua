@@ -4,8 +4,8 @@
 -- RETURNS ok | older
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows birth generation judge
--- It runs although memory is out: a node that starts then must serve, or nobody settles and trims.
--- `limits` is msgpack as in include/limits.lua, '' for none: what code says, while no operator says otherwise. `redact` is
+-- It runs although memory is out: a node that starts then must serve, or nobody would settle and trim.
+-- `limits` is msgpack as in include/limits.lua, '' for none. They are the code's; an operator's come before them. `redact` is
 -- opaque here: pages ask for it when no version has the function any more.
 if is_older(q, generation) then return 'older' end
 redis.call('HSET', q.meta, 'gen', generation, 'retries', retries, 'backoff', backoff, 'keep', keep_ms, 'reg', 1)

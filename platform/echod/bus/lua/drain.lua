@@ -1,4 +1,4 @@
--- Drain: cancel these jobs where they wait, in a lane or in the schedule; what runs, runs on.
+-- Drain: cancel those of these jobs that wait in a lane or in the schedule; running ones go on.
 -- KEYS    job: schedule
 -- ARGV    ids call
 -- RETURNS [id cancelled]

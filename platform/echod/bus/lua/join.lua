@@ -5,7 +5,7 @@
 -- ERRORS  NONODE all numbers are leased
 -- FLAGS   allow-oom
 -- INCLUDE time
--- It runs although memory is out: a node must start on a full server, or nobody settles and trims.
+-- It runs although memory is out: a node must start on a full server, or nobody would settle and trim.
 -- A node that joins again (same id) gets its number back, so a resend leases nothing twice.
 local taken, own = {}, nil
 local all = redis.call('HGETALL', g.nodes)

@@ -4,8 +4,8 @@
 -- RETURNS [[lane, as written|nil, ring|later|held|idle, pending, weight, why|nil, until_ms|nil, active|nil, concurrency|nil, rate [n, ms]|nil, started in its window, by hand: letters of w p c r]]
 -- FLAGS   no-writes
 -- INCLUDE time limits
--- why: paused · concurrency · rate · batch (it gathers one). At most `limit` of each kind. What lanes have active is
--- known where their concurrency is limited.
+-- why: paused · concurrency · rate · batch (it gathers one). At most `limit` of each kind. The number of a lane's active jobs
+-- is known only if lanes have a limit of concurrency.
 local found, limits = {}, lane_limits(q)
 
 local function written_of(lane)

@@ -2,7 +2,7 @@
 -- KEYS    job:
 -- ARGV    id channel
 -- RETURNS listening | ended | unknown
--- At most eight listen to a job, the last that asked: who is dropped looks for itself, if later.
+-- At most eight listen to a job, the last that asked. One that is dropped looks for itself, but later.
 local row = redis.call('HMGET', job_key(q, id), 'm', 's', 'wt')
 if not row[1] then return 'unknown' end
 if row[2] == 'd' or row[2] == 'x' or row[2] == 'c' then return 'ended' end

@@ -3,9 +3,9 @@
 -- ARGV    id token lines
 -- RETURNS kept (lines)
 -- `lines` is msgpack: [attempt, packed line]. A job that is gone gets no log back. `lb` is the job's bytes, `la` attempt:bytes,
--- `lt` the token of the last append: sent again, it appends nothing. Most output arrives just after the settle: then the
--- archive's bytes grow with it, or retention would bound everything but logs. `logged` has the jobs that wrote last, by the
--- time of their streams, so that a function's output is found without a look at every job of it.
+-- `lt` the token of the last append: sent again, it appends nothing. Most output arrives just after the settle. The archive's
+-- bytes then grow by it; otherwise retention would bound everything but logs. `logged` has the jobs that wrote last, by the
+-- time of their streams: it finds a function's output without a look at each of its jobs.
 local RUN_BYTES, JOB_BYTES, JOBS_LISTED = 1024 * 1024, 8 * 1024 * 1024, 1000
 local row = redis.call('HMGET', job_key(q, id), 'm', 'la', 'lb', 'lt', 's', 'sz')
 if not row[1] or row[4] == token then return 0 end

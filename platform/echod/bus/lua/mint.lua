@@ -5,9 +5,9 @@
 -- ERRORS  MALFORMED a mint is not as below; none of them is minted
 -- INCLUDE time counters news ring bell close rows birth unique
 -- `mints` is msgpack: [id, payload, lane, lane as written or false, when (0 now, 1 in, 2 at), ms, priority,
--- unique or false: [key, mode, ms, body], parent, version, wait channel, token, once], parent to wait channel false without. `once`
--- is a second key of a fixed time, the request's own: it keeps the first answer, a duplicate's too. A child's token is '0' whoever
--- sends it, so that supervisor and pump may both.
+-- unique or false: [key, mode, ms, body], parent, version, wait channel, token, once]; parent to wait channel may be false. `once`
+-- is a second key of a fixed time, the request's own: it keeps the first answer, a duplicate's too. Children carry token '0', so
+-- the supervisor and the pump can both mint them.
 local MOST_PRIORITY, MOST_MS = 1000000, 9007199254740991 -- as callers are told; as exact as a double
 local RESEND_MS = 10000 -- longer than anything is sent again
 
@@ -23,7 +23,7 @@ local function is_key(key)
   return is_text(key[1]) and (is_timed or key[2] == 'd' or key[2] == 's') and is_text(key[4])
 end
 
--- What is wrong with a mint; nil: nothing. Whatever a command would refuse later would leave half a row.
+-- What is wrong with a mint, nil if nothing is. A fault that a command refused only later would leave half a row.
 local function fault_of(mint)
   if type(mint) ~= 'table' then return 'mint' end
   if not (is_text(mint[1]) and is_text(mint[2]) and is_text(mint[3]) and is_text(mint[4], true)) then return 'id, payload or lane' end
@@ -57,7 +57,7 @@ local function mint_one(mint)
     return 5
   end
   -- A resend whose row is missing is a first arrival, unless the row may have come, ended and been trimmed since. A key of a
-  -- fixed time outlives the row, and knows.
+  -- fixed time outlives the row, and tells which it is.
   for _, key in ipairs(resend == '1' and {once or unique or nil, once and unique or nil} or {}) do
     if key[2] == 't' and owner_of(q, key[1]) == id then return 1 end
   end

@@ -1,9 +1,9 @@
--- Move waiting jobs to another lane of their queue: there they stand by priority and mint order; what runs stays.
+-- Move waiting jobs to another lane of their queue: there they stand by priority and mint order. Running jobs stay.
 -- KEYS    job:
 -- ARGV    lane lane_name ids call
 -- RETURNS [id that is of that lane now]
 -- INCLUDE time counters news ring bell close again
--- `ids` is msgpack, a few hundred. `lane_name` is the lane as written where that differs, else ''.
+-- `ids` is msgpack, a few hundred. `lane_name` is the lane as written if that differs, else ''.
 local before = answered(q, call)
 if before then return cmsgpack.unpack(before) end
 local moved, arrived = {}, false
@@ -25,7 +25,7 @@ for _, id in ipairs(cmsgpack.unpack(ids)) do
     end
   end
 end
--- Who came may have waited longer than the lane's own first: a lane that gathers is judged anew.
+-- A moved job may have waited longer than the lane's own first: a lane that gathers is judged anew.
 if arrived and policy_of(q).batch_wait > 0 then reseat(q, lane) end
 close(q)
 answer(q, call, cmsgpack.pack(moved))

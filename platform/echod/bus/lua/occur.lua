@@ -17,8 +17,8 @@ local function is_well_formed(one)
     and (one[8] == 'missed' or one[8] == 'skipped') and is_whole(one[9]) and is_whole(one[10]) and is_whole(one[11])
 end
 
--- What code has ends with the switch to another version, whoever has not heard of it: what is due later waits until the
--- row was written for the new one. What was due by then has its outcome by the rule as it was.
+-- A schedule of the code ends with the switch to another version, even if its pump has not heard of the switch. Dues after the
+-- switch wait until the row is written for the new version. Dues before it get their outcome by the old rule.
 local active = redis.call('HMGET', g.active, 'generation', 'at')
 
 local function is_replaced(generation, due_ms, next_ms, is_drop)
@@ -33,7 +33,7 @@ for i, one in ipairs(wanted) do
   end
 end
 
--- What a row remembers: nil where that cannot be read. Nothing may break off here: the others have been written.
+-- What a row remembers, nil if it cannot be read. No error may break the call off here: other occurrences are written already.
 local function remembered(packed)
   if not packed then return {} end
   local is_read, list = pcall(cmsgpack.unpack, packed)
@@ -62,8 +62,8 @@ local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, 
   end
   if tonumber(rule[1]) ~= revision or tonumber(rule[2]) ~= due_ms or rule[5] or rule[8] then return known and {2, known} or {4} end
   if is_replaced(rule[14], due_ms, next_ms, not id and dropped > 1) then return {6} end
-  -- A rule that was changed from a `last` which moved on meanwhile asks again for what had its outcome: on, or that due would
-  -- stay for ever.
+  -- This due has its outcome already: a rule that was changed from an outdated `last` asks for it again. Advance, or the due
+  -- would stay for ever.
   if known or due_ms <= (tonumber(rule[7]) or -1) then
     advance(name, next_ms)
     return {2, known or ''}
@@ -81,7 +81,7 @@ local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, 
     if is_dropped then id, drop, dropped = false, 'skipped', 1 end
   end
 
-  -- Several dues back, not one: a pump may lag, and its question must still meet the same answer.
+  -- Several dues are kept, not one: a pump may lag, and its question must still get the same answer.
   recent[#recent + 1] = {due_ms, id or ''}
   if #recent > 8 then table.remove(recent, 1) end
   if id then

@@ -4,10 +4,10 @@
 -- RETURNS [now_ms, upto, [id], cursor ('' at the end)]
 -- FLAGS   no-writes
 -- INCLUDE time filter
--- What drain, move, purge and redrive are then given by id: each compares what it finds, so it may be sent again.
--- Age counts from the end of a job that ended, else since it waits. `upto` is '' in a sweep's first call, then what that
--- answered: the last job there was, or in morgue and archive the last end. What comes later is not picked, so a sweep
--- of what fails again at once has an end.
+-- Drain, move, purge and redrive then get these ids. Each compares the state that it finds, so it may be sent again.
+-- Age counts from the end of a job that ended, else from when it began to wait. `upto` is '' in a sweep's first call, then the
+-- answer of that call: the last job there was, or in morgue and archive the last end. Later jobs are not picked, so that a sweep
+-- ends even if its jobs fail again at once.
 local wanted, ends_only = {}, true
 for state in string.gmatch(states, '%a') do
   wanted[state] = true
@@ -36,7 +36,7 @@ local function precedes(one, other)
   return #one < #other
 end
 
--- How many entries lie up to and with the cursor, whether its own is still there or not.
+-- How many entries lie up to the cursor, its own included, whether that is still there or not.
 local function rank_after(score, id)
   local low, high = 0, redis.call('ZCARD', place)
   while low < high do

@@ -1,11 +1,11 @@
--- Purge: delete these jobs with their logs, where they lie ended in one of these states.
+-- Purge: delete those of these jobs that have ended in one of these states, with their logs.
 -- KEYS    job: dead done meta jobs
 -- ARGV    states ids
 -- RETURNS [id that is gone]
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close trim
--- `ids` is msgpack, a few hundred; `states` are letters. What ended a moment ago may be minted again by a call that lost
--- its reply: `cut` says that a missing row proves nothing until then. A child that young stays, as it does in trim.
+-- `ids` is msgpack, a few hundred; `states` are letters. A call that lost its reply may mint a job again that has just ended:
+-- `cut` says until when a missing row proves nothing. A child that young stays, as it does in trim.
 local wanted, gone, purged, bytes = {}, {}, 0, 0
 for state in string.gmatch(states, '%a') do wanted[state] = true end
 for _, id in ipairs(cmsgpack.unpack(ids)) do

@@ -1,13 +1,13 @@
--- Write a recurrence, of a generation or of nobody's code: created, changed (its revision grows) or the same.
+-- Write a recurrence, of a generation or registered at run time: created, changed (its revision grows) or the same.
 -- KEYS    rules repeat repeat: meta
 -- ARGV    queue name rule tz trigger payload next_ms last_ms generation lane lane_name priority overlap call
 -- RETURNS same | created | changed | older (a newer generation wrote this queue) | taken (the name is code's, or not code's) | moved (its last due is not last_ms)
 -- INCLUDE time counters news ring bell close rows birth generation again
--- Without a generation it was registered at run time (`own`): no version's convergence changes or removes it.
--- One that is parked (`err`) is never the same: what cannot be read of its row is dropped, and its due asked for again at once.
+-- A recurrence without a generation was registered at run time (`own`): no version's convergence changes or removes it.
+-- A parked one (`err`) is never the same: the unreadable part of its row is dropped, and its due is asked for again at once.
 -- `last_ms`: the last due that `next_ms` was computed from, 0: there was none, '': any. It is asked where `next_ms` counts: an
--- instant may have had its outcome by the rule as it was, and the new one must go on from there.
--- One that comes back (`gone`) keeps its counts, its pause and its last due, so that a late question meets the same answer.
+-- instant may have had its outcome by the old rule, and the new one must go on from there.
+-- One that comes back (`gone`) keeps its counts, its pause and its last due, so that a late question gets the same answer.
 local before = answered(q, call)
 if before then return before end
 local is_code = generation ~= ''
@@ -45,7 +45,8 @@ if old[12] then
   end
   if tonumber(old[8]) then next_ms = same_rule and old[8] or next_ms end
 end
--- The due stands when only payload or policy changed; a changed rule starts from what the caller computed from the last due.
+-- The due stays if only payload or policy changed. A changed rule starts from the instant that the caller computed from the
+-- last due.
 if (not same_rule or old[12]) and next_ms ~= '' then
   redis.call('HSET', key, 'next', next_ms)
   if not old[7] then

@@ -3,9 +3,9 @@
 -- ARGV    name action revision error next_ms skipped last_ms call
 -- RETURNS ok | unknown | stale
 -- INCLUDE time counters news ring bell close again
--- park: its due stands, the pump looks again in a minute; stale where that due is to come, since others went on. pause: out of
--- `repeat`, its due stands. resume: from next_ms ('': never again), which was computed by the rule of that revision (0: any);
--- `last_ms`: the newest of those `skipped`, or ''.
+-- park: its due stays, and the pump looks again in a minute; stale if that due is still to come, since others went on. pause: it
+-- leaves `repeat`, and its due stays. resume: it goes on from next_ms ('': never again), which was computed by the rule of that
+-- revision (0: any); `last_ms`: the newest of those `skipped`, or ''.
 local PARK_MS = 60000
 local before = answered(q, call)
 if before then return before end

@@ -3,8 +3,8 @@
 -- ARGV    jobs call
 -- RETURNS [id redriven], [[id refused, owner of its unique key]]
 -- INCLUDE time counters news ring bell close rows unique again
--- `jobs` is msgpack: [id, due_ms, 0 for now], a few hundred. It runs on the active version, also where it was pinned to
--- one. A job whose unique key another owns by now stays in the morgue: redriven beside it, it would be the second.
+-- `jobs` is msgpack: [id, due_ms, 0 for now], a few hundred. They run on the active version, even if they were pinned to another.
+-- If another job has taken a job's unique key since, the job stays in the morgue: it would be the second one.
 local before = answered(q, call)
 if before then return cmsgpack.unpack(before) end
 local redriven, refused = {}, {}

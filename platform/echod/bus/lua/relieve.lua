@@ -4,7 +4,7 @@
 -- RETURNS [trimmed, used_bytes, limit_bytes: 0 without one]
 -- FLAGS   allow-oom
 -- INCLUDE time trim
--- Called after -OOM until there is room again. The morgue is not touched: what is dead may be redriven.
+-- Called after -OOM until there is room again. The morgue is not touched: dead jobs may be redriven.
 local trimmed, budget = 0, tonumber(limit)
 for _, name in ipairs(redis.call('HKEYS', g.queues)) do
   if trimmed >= budget then break end

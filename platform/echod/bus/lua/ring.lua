@@ -1,4 +1,4 @@
--- Hand the bell on: a node that popped a queue it cannot serve puts its name back, where nobody has meanwhile.
+-- Hand the bell on: a node that popped a queue it cannot serve puts its name back, unless somebody has already.
 -- KEYS    meta global.wake
 -- RETURNS ok
 -- FLAGS   allow-oom

@@ -1,4 +1,4 @@
--- Set a queue or a lane by hand: pause, weight, limits. It holds until it is set back, whatever code says meanwhile.
+-- Set a queue or a lane by hand: pause, weight, limits. A setting holds until it is set back, whatever the code says.
 -- KEYS    lanes meta named
 -- ARGV    lane written changes call
 -- RETURNS ok

@@ -8,7 +8,7 @@
 -- `verdicts` is msgpack: [kind, id, attempts, holder, run, started, ended, …]; run is packed, for the page to read:
 -- [worker, version, started, ended, cpu_us, peak_bytes, cold]. done: result, children [[id, packed]] or false
 -- · retry: error, cause, after_ms · dead: error, cause · delay: after_ms · cancelled: error or false · release (run false).
--- First settle wins: a `done` stands although a cancel was asked for.
+-- The first settle wins: a `done` stands although a cancel was asked for.
 local TEXTS = {done = 1, retry = 2, dead = 2, delay = 0, cancelled = 0, release = 0} -- so many after the run, by kind
 local NUMBERS = {retry = 10, delay = 8} -- where a kind has one
 
@@ -22,7 +22,7 @@ local function is_children(listed)
   return true
 end
 
--- What is wrong with a verdict; nil: nothing. What raised later would leave half a batch.
+-- What is wrong with a verdict, nil if nothing is. An error raised only later would leave half a batch.
 local function fault_of(verdict)
   local texts = type(verdict) == 'table' and TEXTS[verdict[1]]
   if not texts then return 'kind' end
@@ -59,7 +59,7 @@ local function measure(row, verdict)
   return wait
 end
 
--- The history of a run that did not end the job; one that did is told by `z` and the row's state.
+-- The history of a run that did not end the job. The run that ended it is in `z` and the row's state.
 local function record(id, row, verdict, outcome, cause)
   local wait = measure(row, verdict)
   local past = redis.call('HGET', job_key(q, id), 'y')

@@ -1,4 +1,4 @@
--- Count a queue's jobs by state, and since when the longest-waiting pending job waits.
+-- Count a queue's jobs by state, and tell since when the longest-waiting pending job waits.
 -- KEYS    job: lane: ring later active schedule dead done meta
 -- RETURNS [pending, active, scheduled, dead, done, paused, oldest_ms|nil, limits msgpack|nil, by hand msgpack|nil, capped: concurrency|rate|nil, until_ms|nil]
 -- FLAGS   no-writes

@@ -10,7 +10,7 @@ local stepped = note_step(tonumber(expected_ms))
 local heal_in_ms = heal(q, redis.call('LPOS', g.wake, name_of(q)))
 local due = {}
 local promoted, recovered, more, next_in_ms = turn(q, tonumber(limit), tonumber(roll), due)
--- A drain leaves more than settles and beats would trim in days.
+-- A drain leaves more jobs than settles and beats would trim in days.
 local trimmed, buried = trim_archive(q, 100), trim_morgue(q, 100)
 more = more or trimmed == 100 or buried == 100
 close(q)

@@ -3,8 +3,8 @@
 -- ARGV    digest kind name parent scopes expires_in_ms
 -- RETURNS made | taken | full
 -- INCLUDE time news
--- A resend finds its own digest and answers the same. The field `closed` stays once a token was made: whoever revokes
--- the last one does not open the door again.
+-- A resend finds its own digest and answers the same. The field `closed` stays once a token was made, so that revoking the
+-- last one does not open the door again.
 local MOST = 2000
 local row = redis.call('HGET', g.tokens, digest)
 if row then return 'made' end

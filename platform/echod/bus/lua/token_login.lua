@@ -1,4 +1,4 @@
--- Begin a browser's session, in place of a login link where one is given: a link opens once.
+-- Begin a browser's session, for a login link if one is given: a link opens once.
 -- KEYS    global.tokens
 -- ARGV    session link parent scopes expires_in_ms
 -- RETURNS begun | gone

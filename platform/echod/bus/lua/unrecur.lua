@@ -1,11 +1,11 @@
--- Remove a recurrence of code, unless a newer generation wrote this queue since, or one of nobody's; jobs it minted stay.
+-- Remove a recurrence: of the code, unless a newer generation wrote this queue since, or one of run time. Its jobs stay.
 -- KEYS    rules repeat repeat: meta global.active
 -- ARGV    name generation call
 -- RETURNS removed | absent | older | taken (without a generation: it is code's; with one: it is not)
 -- FLAGS   allow-oom
 -- INCLUDE time generation again
--- What code had stays for a week as `gone`, since the switch that removed it: a rollback goes on from its last due, with no
--- instant twice and none lost that was due before.
+-- A recurrence of the code stays for a week as `gone`, from the switch that removed it. A rollback then goes on from its last
+-- due: no instant comes twice, and none that was due before is lost.
 local FORGET_MS = 7 * 86400000
 local before = answered(q, call)
 if before then return before end

@@ -1,7 +1,7 @@
--- Calls of people and deploys: what one was answered that wrote, for as long as it may be sent again.
+-- Calls of people and deploys: the first answer to each call that wrote, for as long as the call may be sent again.
 -- KEYS last:
--- By what stands alone, a call sent again would be answered in another word; and where somebody else wrote in between, it would
--- undo that. `call` is the caller's own word for the call.
+-- A repeated call cannot be recognised from the state alone: it would get another answer, or undo what somebody wrote in
+-- between. So the first answer is kept. `call` is the caller's own word for the call.
 local CALL_TTL_MS = 10000
 
 local function answered(q, call) return redis.call('GET', last_key(q, call)) end

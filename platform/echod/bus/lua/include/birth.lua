@@ -5,8 +5,8 @@ local function register(q, queue)
   if redis.call('HSETNX', g.queues, name_of(q), queue) == 1 then publish('queues', name_of(q)) end
 end
 
--- `fields` are pairs for the row, its payload first. Without a due, or with one that has come: straight to the lane. `behind`: ids of the jobs
--- that must have ended before.
+-- `fields` are pairs for the row, its payload first. A job without a due, or with one that has come, goes straight to its
+-- lane. `behind` has the ids of jobs that must end before.
 local function birth(q, id, fields, lane, priority, due, reason, behind)
   local key = job_key(q, id)
   if lane ~= '-' then fields[#fields + 1] = 'l'; fields[#fields + 1] = lane end

@@ -1,6 +1,6 @@
 -- Cancel a job: one that waits ends at once, one that runs is asked to stop (its next extend says so).
 -- KEYS job: schedule
--- Answers cancelled, cancelling, ended or unknown. Who calls it calls file_archived.
+-- Answers cancelled, cancelling, ended or unknown. The caller must call file_archived afterwards.
 local function cancel_job(q, id)
   local got = redis.call('HMGET', job_key(q, id), 'm', 's', 'l', unpack(ENDING))
   if not got[1] then return 'unknown' end

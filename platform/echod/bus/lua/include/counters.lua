@@ -9,7 +9,7 @@ local function count(name, by)
   tallied = true
 end
 
--- Buckets are floor(log(ms) / log 1.1); what took less than a millisecond is in bucket 0.
+-- Buckets are floor(log(ms) / log 1.1); anything below a millisecond is in bucket 0.
 local function observe(kind, ms)
   local buckets, bucket = histograms[kind], ms > 1 and math.floor(math.log(ms) / LOG_BASE) or 0
   buckets[bucket] = (buckets[bucket] or 0) + 1

@@ -1,7 +1,7 @@
 -- Which jobs an operator means: by their error (a cause, `wall` means `wall:network` too; text of it in any case), by their age.
 -- KEYS
 -- INCLUDE time
--- Errors may be long: a call reads so many bytes of them, and answers where to go on.
+-- Errors may be long: a call reads at most MOST_READ bytes of them, and answers where to go on.
 local MOST_READ = 256 * 1024
 local bytes_read = 0
 local function weigh(packed) bytes_read = bytes_read + (packed and #packed or 0) end
@@ -17,7 +17,7 @@ local function has_error(packed, cause, match)
   return string.find(string.lower(whole), string.lower(match), 1, true) ~= nil
 end
 
--- Whether what has been so `since` an instant has been for at least `older_ms`, and at most `newer_ms`; '': any.
+-- Whether the time since the instant `since` is at least `older_ms` and at most `newer_ms`; '' means any.
 local function is_of_age(since, older_ms, newer_ms)
   local age, youngest, oldest = now - since, tonumber(older_ms), tonumber(newer_ms)
   return not (youngest and age < youngest or oldest and age > oldest)

@@ -1,6 +1,6 @@
--- Generations: who writes for a version that another has replaced is refused.
--- Also where the newer one has nothing to write: a slow pump would write the recurrence of a gone function back, and nobody
--- would look at it again.
+-- Generations: a write for a version that another has replaced is refused.
+-- It is refused even if the newer version has nothing to write here: a slow pump would write back the recurrence of a function
+-- that is gone, and nobody would look at it again.
 -- KEYS meta repeat: global.active
 local function is_older(q, generation)
   local newest = math.max(tonumber(redis.call('HGET', q.meta, 'gen')) or 0, tonumber(redis.call('HGET', g.active, 'generation')) or 0)

@@ -1,15 +1,15 @@
--- Limits that changed: what counts is made anew, and lanes are judged by it, a bounded number a call; ticks do the rest.
+-- Limits that changed: they are put together anew, and lanes are judged by them, a bounded number a call; ticks do the rest.
 -- KEYS active held job: lanes later meta ring windows
 --
--- `meta.judge` says how far that is, 'set cursor'. First jobs that are active and not counted yet are counted, once each:
--- until that is whole nothing starts. Then come lanes with an open window, lanes in `later`, lanes in `held`.
--- `meta.coded` is what code says, `meta.hand` what an operator set: false where a limit of code's is lifted.
+-- `meta.judge` is how far that has come, 'set cursor'. First come active jobs that are not counted yet: each is counted once,
+-- and nothing starts before all are. Then come lanes with an open window, lanes in `later`, lanes in `held`.
+-- `meta.coded` has the limits of the code, `meta.hand` those that an operator set; false there lifts a limit of the code.
 local LANES_JUDGED, GATHERING_JUDGED = 200, 20  -- of lanes that gather, the first rows are read
 local NEXT_JUDGED = {active = 'windows 0', windows = 'later 0', later = 'held 0'}
 local PLACE_IN_LINE = {active = 1, windows = 2, later = 3, held = 4}
 local CLOCK_BACK_MS = 1000
 
--- One that is active is counted in its lane, where that is not done; a lane that is thereby full leaves the ring.
+-- Count an active job in its lane if it is not yet; a lane that becomes full leaves the ring.
 local function recount(q, id)
   local row = redis.call('HMGET', job_key(q, id), 'k', 'l', 'm')
   local lane = row[2] or '-'
@@ -21,7 +21,7 @@ local function recount(q, id)
   if redis.call('ZSCORE', q.ring, lane) then reseat(q, lane) end
 end
 
--- Judge on, where something is to be judged; whether something is left.
+-- Go on judging, if there is anything to judge. Answers whether something is left.
 local function judge_lanes(q)
   local policy, done = policy_of(q), 0
   if not policy.judge then return false end
@@ -55,7 +55,7 @@ local function judge_from(q, set)
   redis.call('HSET', q.meta, 'judge', set .. ' 0')
 end
 
--- What counts now: an operator's word before code's.
+-- Put the limits together: an operator's before the code's.
 local function apply_limits(q)
   local meta = redis.call('HMGET', q.meta, 'coded', 'hand', 'own')
   local limits, hand = meta[1] and cmsgpack.unpack(meta[1]) or {}, meta[2] and cmsgpack.unpack(meta[2]) or {}
@@ -73,8 +73,8 @@ local function apply_limits(q)
   policies[q.base] = nil
 end
 
--- Of a tick: windows that are over leave nothing behind; after a step back of the clock lanes are not left where an
--- instant of before has put them.
+-- A tick's part: windows that are over leave nothing behind, and after the clock stepped back, lanes do not stay where an
+-- instant of the old time has put them.
 local function keep_limits(q)
   local over = redis.call('ZRANGEBYSCORE', q.windows, '-inf', now, 'LIMIT', 0, LANES_JUDGED)
   call_with('ZREM', q.windows, over)

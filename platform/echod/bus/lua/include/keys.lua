@@ -19,7 +19,7 @@ local function repeat_key(q, name) return q.base .. 'repeat:' .. name end
 -- The queue's own (escaped) name, from between the braces; an app's prefix ends at the slash.
 local function name_of(q) return string.match(q.base, '{([^}]*)}'):gsub('^.*/', '') .. '' end
 
--- One command with many values, some at a time: Lua's stack holds 8,000, and what breaks off half-way has written its half.
+-- One command with many values, some at a time: Lua's stack holds 8,000, and a command that breaks off has written its half.
 local VALUES_AT_ONCE = 1000
 local function call_with(command, key, values)
   for first = 1, #values, VALUES_AT_ONCE do

@@ -1,5 +1,5 @@
 -- The last claim or settle of a claimer: a call sent again after a lost reply gets that reply rebuilt, and changes nothing.
--- A rebuilt reply ends with the instant of now: the leases in it run since the first, however late it is fetched.
+-- A rebuilt reply ends with the present instant: its leases have run since the first reply, however late it is fetched.
 -- KEYS job: last:
 local LAST_TTL_MS = 600000
 

@@ -1,15 +1,15 @@
 -- Limits: how many jobs of a queue, or of one of its lanes, may be active, and how many of them may start in a window.
 -- KEYS active lanes meta named
 --
--- `meta.limits` is what counts, absent where nothing is limited: c active jobs, r starts [n, ms], lc and lr the same of
--- each lane, w the lanes' weight, ws weights by lane, own: how many lanes have limits of their own.
--- `meta.window` and `<lane>:s` are windows as 'end started'. A window begins with the first start in it. One that would
--- begin in the future (the clock went back), or that had another length, is over: no step of the clock wedges anything.
+-- `meta.limits` has the limits in force, and is absent if there are none: c active jobs, r starts [n, ms], lc and lr the same
+-- of each lane, w the lanes' weight, ws weights by lane, own: how many lanes have limits of their own.
+-- `meta.window` and `<lane>:s` are windows as 'end started'. A window begins with the first start in it. A window that would
+-- begin in the future (the clock went back), or that has another length, counts as over: no step of the clock wedges anything.
 local ASK_AGAIN_MS = 20
 local LANE_FIELDS = {':w', ':p', ':v', ':c', ':r', ':a', ':s'}
 local policies = {}
 
--- What of a queue's policy its lanes are served by: batch (nil: none), batch_wait, limits (nil: none), judge.
+-- The part of a queue's policy by which lanes are served: batch (nil: none), batch_wait, limits (nil: none), judge.
 local function policy_of(q)
   local policy = policies[q.base]
   if not policy then
@@ -25,13 +25,13 @@ local function policy_of(q)
   return policy
 end
 
--- The limits, where there are any of lanes.
+-- The limits, if any of them is of lanes.
 local function lane_limits(q)
   local limits = policy_of(q).limits
   return limits and limits.of_lanes and limits
 end
 
--- Whether more than weights is set: then who claims takes no more than it can start at once.
+-- Whether more than weights is set: then a claimer takes no more jobs than it can start at once.
 local function is_limited(q)
   local limits = policy_of(q).limits
   return limits and (limits.c or limits.r or limits.of_lanes) and 1 or 0
@@ -42,14 +42,14 @@ local function weight_of(q, lane, own)
   return tonumber(own) or limits and (limits.ws and limits.ws[lane] or limits.w) or 1
 end
 
--- Whether lanes' active jobs are counted: where a limit asks how many they are, and nowhere else.
+-- Whether the active jobs of lanes are counted: only if a limit asks for their number.
 local function counts_active(q)
   local limits = lane_limits(q)
   return limits and (limits.lc or limits.own)
 end
 
--- Which of LANE_FIELDS a lane of this queue may have, but for its virtual time: what an operator sets is there where `named`
--- is, and each field that is not asked for is a memory access less in a hash of all lanes.
+-- The fields of LANE_FIELDS worth reading for this queue, without the virtual time: each one skipped saves a memory access in
+-- a hash of all lanes. An operator's fields exist only if `named` does.
 local function fields_of(q)
   local policy, limits = policy_of(q), lane_limits(q)
   if not policy.fields then
@@ -63,15 +63,15 @@ local function fields_of(q)
   return policy.fields
 end
 
--- Fields of lanes, by their place in LANE_FIELDS, as they are read: `first` and what follows of `got` are of one lane.
+-- One lane's fields by their place in LANE_FIELDS: `got` has them in the order of `fields`, from `first` on.
 local function set_of(fields, got, first)
   local set = {}
   for i, field in ipairs(fields) do set[field] = got[first + i - 1] end
   return set
 end
 
--- A lane's weight, pause, virtual time; and, where lanes are limited, its own concurrency and rate, active jobs, window.
--- `is_new`: one that has no virtual time.
+-- A lane's weight, pause and virtual time; if lanes are limited, also its own concurrency and rate, active jobs and window.
+-- `is_new`: the lane has no virtual time yet.
 local function lane_set(q, lane, is_new)
   local fields, asked = fields_of(q), {}
   for i, field in ipairs(fields) do asked[i] = lane .. LANE_FIELDS[field] end
@@ -83,7 +83,7 @@ local function lane_set(q, lane, is_new)
   return set
 end
 
--- When the window that is open ends, nil without one, and how many started in it.
+-- When the open window ends (nil: none is open), and how many jobs started in it.
 local function window_of(rate, written)
   local ends, started = string.match(written or '', '(%d+) (%d+)')
   ends = tonumber(ends)
@@ -91,7 +91,7 @@ local function window_of(rate, written)
   return ends, tonumber(started)
 end
 
--- A lane's own limits before those of all; '-': none, whatever the others have.
+-- A lane's own limit comes before that of all lanes; '-' means no limit, whatever the others have.
 local function lane_concurrency(limits, set)
   if set[4] then return tonumber(set[4]) end
   return limits.lc
@@ -103,7 +103,7 @@ local function lane_rate(limits, set)
   return count and {tonumber(count), tonumber(period_ms)}
 end
 
--- How many jobs of a lane may start; where none may, until when (nil: until one of its jobs has left `active`).
+-- How many jobs of a lane may start; if none may, until when (nil: until one of its jobs leaves `active`).
 local function lane_room(limits, set)
   local room, most, rate = math.huge, lane_concurrency(limits, set), lane_rate(limits, set)
   if most then room = most - (tonumber(set[6]) or 0) end
@@ -112,12 +112,12 @@ local function lane_room(limits, set)
   return math.min(room, rate[1] - started), ends
 end
 
--- How many jobs of a queue may start; where none may, until when (nil: until one of its jobs has left `active`).
+-- How many jobs of a queue may start; if none may, until when (nil: until one of its jobs leaves `active`).
 local function queue_room(q)
   local policy = policy_of(q)
   local limits = policy.limits
   if not limits then return math.huge, nil end
-  -- Lanes' active jobs are being counted: none starts on a count that is not whole.
+  -- The active jobs of lanes are being counted: no job starts on an incomplete count.
   if limits.of_lanes and string.match(policy.judge or '', '^active') then return 0, now + ASK_AGAIN_MS end
   local room, ends, started = math.huge, nil, nil
   if limits.c then room = limits.c - redis.call('ZCARD', q.active) end

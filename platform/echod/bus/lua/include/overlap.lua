@@ -1,8 +1,8 @@
 -- Overlap: what becomes of an occurrence while earlier jobs of its recurrence have not ended.
 -- KEYS job:
 --
--- A recurrence remembers its last jobs by id; how they stand is asked of their rows. Trimmed, done or cancelled: ended, and
--- forgotten. One in the morgue has ended too, but it is remembered, as it may be redriven and then counts again.
+-- A recurrence remembers its last jobs by id; their rows tell how they stand. A job that is trimmed, done or cancelled has
+-- ended, and is forgotten. A job in the morgue has ended, too, but is remembered: it may be redriven, and then counts again.
 local REMEMBERED = 16
 
 -- Its jobs that have not ended, oldest first, and the ids to remember.
@@ -15,13 +15,13 @@ local function earlier_jobs(q, ids)
       if row[2] ~= 'x' then open[#open + 1] = {id = id, has_begun = row[3], waits = row[4]} end
     end
   end
-  -- Whom it waited for is gone without an end (evicted): nobody else would let it go on.
+  -- The job that it waited for was evicted, so it never ended: nobody else would let this one go on.
   if #open == 1 and open[1].waits then go_on(q, open[1].id) end
   return open, kept
 end
 
 -- Answers whether the occurrence is dropped, and the ids of the jobs that its own must wait for (nil: none).
--- queue: one that has begun, and one that has not. replace: those that wait end at once, those that run are asked to stop.
+-- queue: one job that has begun, and one that has not. replace: waiting jobs end at once, running ones are asked to stop.
 local function overlapping(q, overlap, open)
   if #open == 0 then return false, nil end
   if overlap == 'skip' then return true, nil end

@@ -1,4 +1,4 @@
--- What falls due in a queue: scheduled jobs, lanes that wait for an instant, leases that ended; and when the next one does.
+-- What is due in a queue: scheduled jobs, lanes that wait for an instant, leases that ended; and when something is due next.
 -- KEYS job: schedule later held active lanes repeat repeat: ring meta global.hold
 -- INCLUDE judge
 local UNBEGUN_LIMIT = 10
@@ -29,7 +29,7 @@ local function backoff_ms(q, failures, roll)
   return math.floor(roll * math.min(backoff.cap_ms or 600000, (backoff.base_ms or 500) * 2 ^ (failures - 1)))
 end
 
--- Of rows that are gone nobody knows whose place they took: what each lane has active is counted again, all of it at once.
+-- Nobody knows in which lane a job counted whose row is gone: count the active jobs of all lanes again, at once.
 local function recount_lanes(q)
   local counts, fields = {}, redis.call('HGETALL', q.lanes)
   for _, id in ipairs(redis.call('ZRANGE', q.active, 0, -1)) do
@@ -45,7 +45,8 @@ local function recount_lanes(q)
   end
 end
 
--- A lease that ended. Begun: charged, cause `lost`. Not begun: back uncharged, but not for ever. True where the row was gone.
+-- A lease has ended. A job that had begun is charged, cause `lost`; one that had not goes back uncharged, but not for ever.
+-- Answers true if the row was gone.
 local function lose(q, id, roll)
   local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'st', 'w', 'm', 'k', unpack(ENDING))
   local row = ending(got, 13)
@@ -92,12 +93,12 @@ local function lose(q, id, roll)
   end
 end
 
--- The server's clock went forward by more than a lease, or was out of reach: holders had no chance to renew, so for one
--- lease more nothing is recovered. A pump that was merely silent is no reason: its own monotonic time passed as well.
--- Nor are those held that ended before the outage can have begun: connections that break and come back would put recovery off
--- for ever. One that is noted within the hold of another leaves `first` and what that held as they are.
--- A pump at its first tick knows no time: where no pump has beaten for longer than they do, that is an outage, too.
--- Answers the step in ms, -1 for an outage, 0 for none worth a word.
+-- If the server's clock went forward by more than a lease, or the server was out of reach, holders had no chance to renew: for
+-- one lease more nothing is recovered. A pump that was merely silent is no reason: its own monotonic time passed as well.
+-- Leases that expired before the outage are recovered at once; else flapping connections could postpone recovery for ever.
+-- A step within the hold of another leaves `first` and `first_since` as they are.
+-- A pump at its first tick knows no time: if no pump has beaten for longer than pumps do, that is an outage, too.
+-- Answers the step in ms, -1 for an outage, 0 for a step too small to mention.
 local OUTAGE_STEP_MS, SILENCE_MS = 2 ^ 50, 45000
 local function note_step(expected_ms)
   if expected_ms == 0 then

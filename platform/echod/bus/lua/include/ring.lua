@@ -2,22 +2,22 @@
 -- KEYS job: lane: ring later held lanes meta
 -- INCLUDE limits
 --
--- Every non-empty lane is in exactly one of ring, later, held. Held are those that are paused, and those of which as many jobs
--- are active as may be: they are back as soon as one has left `active`. In `later` are those that wait for an instant.
+-- Every non-empty lane is in exactly one of ring, later, held. `held` has paused lanes, and lanes with as many active jobs as
+-- they may have: these are back as soon as one job leaves `active`. `later` has lanes that wait for an instant.
 -- A lane joins at V + charge(1), V being the virtual time at which the last-served lane was picked. Joining at the ring's
 -- minimum instead would let a lane that empties and comes back be served every other turn, for ever, before all others.
--- A queue with a batch and a batch_wait: a lane with fewer jobs than a batch lies in `later` until its first has waited so long.
+-- In a queue with a batch and a batch_wait, a lane with fewer jobs than a batch lies in `later` until its first job has waited
+-- for batch_wait.
 local TURN = 5040
 local pending_delta, woken = 0, false
-local left_behind = {}  -- lanes that gathered for a job that has left them
+local left_behind = {}  -- lanes whose first job, for which they gathered, has left them
 
 local function charge(weight) return math.floor(TURN / weight) end
 
 local function virtual_time(q) return tonumber(redis.call('HGET', q.meta, 'V')) or 0 end
 
--- Until when a lane gathers jobs; nil where it does not. Who waits longest is looked for among the first FIRSTS: in a long lane
--- one behind them can have waited longer only where those came to it later, by a priority or a retry, and each of them ends the
--- wait as well. A job of the future (the clock went back) waits from now on.
+-- When the lane's batch window ends, nil if none is open. Only the first FIRSTS jobs are read: a later one can have waited
+-- longer only after a retry or by priority, and both end the window. A job of the future (the clock went back) waits from now on.
 local FIRSTS = 32
 local function gathers_until(q, lane)
   local policy = policy_of(q)
@@ -33,8 +33,8 @@ end
 
 local function latest(one, other) return one and other and math.max(one, other) or one or other end
 
--- Put a non-empty lane where its settings (`set`: of lane_set), its counts and its jobs say, at the virtual time `at`.
--- `gathered`: it has waited in `later` for its jobs, as long as there was reason to.
+-- Put a non-empty lane into its place by its settings (`set`: of lane_set), its counts and its jobs, at the virtual time `at`.
+-- `gathered`: its batch window is over.
 local function seat(q, lane, at, set, gathered)
   local is_held, until_ms = set[2], not gathered and gathers_until(q, lane) or nil
   local limits = lane_limits(q)
@@ -60,8 +60,8 @@ local function join(q, lane)
   seat(q, lane, virtual_time(q) + charge(weight_of(q, lane, set[1])), set)
 end
 
--- A lane whose settings, counts or jobs changed, or whose instant came: back at max(its own time, V), so that waiting earns
--- no credit.
+-- Put a lane back after its settings, counts or jobs changed, or after its instant came. It comes at max(its own time, V), so
+-- that waiting earns no credit.
 local function reseat(q, lane, gathered)
   local score = redis.call('ZSCORE', q.ring, lane)
   redis.call('ZREM', q.ring, lane)
@@ -74,7 +74,7 @@ local function reseat(q, lane, gathered)
   end
 end
 
--- A job fewer of a lane is active.
+-- One job fewer of a lane is active.
 local function uncount(q, lane)
   local active, limits = redis.call('HINCRBY', q.lanes, lane .. ':a', -1), lane_limits(q)
   if active <= 0 then redis.call('HDEL', q.lanes, lane .. ':a') end
@@ -83,7 +83,8 @@ local function uncount(q, lane)
   if redis.call('SISMEMBER', q.held, lane) == 1 then reseat(q, lane) end
 end
 
--- A job leaves `active`: what it took up of a limit is free, and who waits for that must hear of it. `counted` is the row's `k`.
+-- A job leaves `active`: its place in a limit is free, and the lanes that wait for one must hear of it. `counted` is the
+-- row's `k`.
 local function vacate(q, id, counted, lane)
   if counted then
     redis.call('HDEL', job_key(q, id), 'k')
@@ -109,8 +110,8 @@ local function enqueue(q, id, lane, priority)
   end
 end
 
--- Take one job out of its lane; an emptied lane leaves nothing behind but its settings, and one that gathered for this
--- job gathers for its next: when the call ends, since of a lane many may leave in one.
+-- Take one job out of its lane. An emptied lane leaves nothing behind but its settings. A lane that gathered for this job
+-- gathers for its next one; that is judged at the end of the call, as one call may take many jobs out of a lane.
 local function dequeue(q, id, lane)
   local key = lane_key(q, lane)
   pending_delta = pending_delta - redis.call('ZREM', key, id)

@@ -9,11 +9,11 @@
 -- oc occurrence, bh jobs of its recurrence that it waits for, nx the job that waits for it, wt channels of who waits (a line each),
 -- pg progress, sz bytes it counts for in the archive, lb log bytes, k counted among its lane's active jobs.
 local HISTORY_LIMIT = 50
--- Beyond every instant: where a job lies in `schedule` that waits for another to end, and not for a time.
+-- Beyond every instant: the score in `schedule` of a job that waits for another job to end.
 local NEVER_MS = 9007199254740991
 local archived, archived_bytes = {}, 0
 
--- What ended in this call goes to the archive in one step: who calls make_ended calls this.
+-- Put the jobs that ended in this call into the archive, in one step. Every caller of make_ended must call it.
 local function file_archived(q)
   if #archived == 0 then return end
   call_with('ZADD', q.done, archived)
@@ -54,7 +54,7 @@ local function make_scheduled(q, id, due, reason, lane, priority)
   tell_if_first(q, q.schedule, id, due)
 end
 
--- A job that waited for others of its recurrence goes on: at its own due, or now.
+-- Let a job go on that waited for others of its recurrence: at its own due, or now.
 local function go_on(q, id)
   local row = redis.call('HMGET', job_key(q, id), 'd', 'l', 'pr')
   redis.call('HDEL', job_key(q, id), 'bh')
@@ -62,7 +62,7 @@ local function go_on(q, id)
   make_scheduled(q, id, tonumber(row[1]), 'at', row[2], row[3])
 end
 
--- `id` has ended: who waits for it waits for one less.
+-- `id` has ended: the job that waits for it waits for one job fewer.
 local function wake(q, waiter, id)
   local behind = redis.call('HGET', job_key(q, waiter), 'bh')
   if not behind then return end
@@ -74,7 +74,7 @@ local function wake(q, waiter, id)
   redis.call('HSET', job_key(q, waiter), 'bh', table.concat(left, ' '))
 end
 
--- A row that an eviction took: its job ends in the morgue rather than running with nothing.
+-- An eviction took the row: the job ends in the morgue rather than running without a payload.
 local function bury_missing(q, id)
   local cause = cmsgpack.pack({type = 'Missing', message = 'the row was gone: evicted or deleted', cause = 'missing'})
   redis.call('HSET', job_key(q, id), 'm', now, 's', 'x', 'e', now, 'er', cause)
@@ -82,14 +82,15 @@ local function bury_missing(q, id)
   count('dead')
 end
 
--- What make_ended must know of a row. Whoever ends a job asks for these as the last of what it reads, or the job's key would
--- stay, and what waits for it would wait for ever.
+-- The fields that make_ended needs. Every script that ends a job reads them last; otherwise the job's unique key would stay,
+-- and the jobs that wait for it would wait for ever.
 local ENDING = {'p', 'u', 'wt', 'lb', 'nx', 'bh'}
 local function ending(got, first)
   return {p = got[first], u = got[first + 1], wt = got[first + 2], lb = got[first + 3], nx = got[first + 4], bh = got[first + 5]}
 end
 
--- To the archive (d done, c cancelled) or the morgue (x). `row` is what `ending` answers; `more` is what else to write.
+-- Move a job to the archive (d done, c cancelled) or the morgue (x). `row` is the answer of `ending`; `more` has further fields
+-- to write.
 local function make_ended(q, id, state, row, more)
   local key = job_key(q, id)
   local size = 200 + #(row.p or '') + (tonumber(row.lb) or 0)

@@ -1,10 +1,10 @@
 -- Serving: lanes in turn by virtual time, a turn one job or one batch; the same outcome taken one by one or at once.
 -- KEYS job: lane: ring later held active meta lanes windows
 --
--- Limits count jobs, a batch's too: a claim, a turn, a batch is cut to what may start. One call serves MOST_JOBS and
--- MOST_BYTES of payloads at most, or the batch that goes beyond: who wanted more hears the bell again. A reply that took longer
--- than a lease on its way would be claimed and lost for ever. `meta.large`: the queue has had payloads of which MOST_JOBS are
--- too much.
+-- Limits count jobs, a batch's too: a claim, a turn and a batch are cut to the number that may start. One call serves at most
+-- MOST_JOBS, and MOST_BYTES of payloads; one batch may exceed them. The bell rings again for what is left. Without these bounds
+-- a reply could take longer than its leases, so that its jobs would be claimed and lost for ever. `meta.large` says that the
+-- queue has had payloads of which MOST_JOBS are too many bytes.
 local MOST_JOBS, MOST_BYTES = 500, 8 * 1024 * 1024
 local MOST_ASIDE = 100
 local WANTED = {'p', 'a', 'f', 'l', 'ln', 'd', 'm', 'v', 'oc', 'u'}
@@ -18,8 +18,8 @@ local function size_up(q, lane)
   if lane.set then lane.most = math.max(math.min(lane.size, (lane_room(lane_limits(q), lane.set))), 0) end
 end
 
--- The charges of lanes in the ring, and what else they are limited by: many in one call, since that is what a lane more costs.
--- What a lane in the ring has no use for (pause, its own virtual time) is not read.
+-- The charges and limits of lanes in the ring. Many are read in one command, because a command each would be most of what a lane
+-- costs. Fields that a lane in the ring has no use for (pause, its own virtual time) are not read.
 local LANES_ASKED = 500
 local function know_lanes(q, lanes)
   local limits, fields = lane_limits(q), {}
@@ -58,7 +58,7 @@ local function cut_to_bytes(q, turns)
   end
 end
 
--- Which lanes serve the next `count` turns: a lane served in them is among the `count` first of the ring, whatever its length.
+-- Plan the next `count` turns. Their lanes are among the first `count` of the ring, however long the ring is.
 local function plan_turns(q, count, large)
   local ring_head = redis.call('ZRANGE', q.ring, 0, count - 1, 'WITHSCORES')
   if #ring_head == 0 then return {}, {} end
@@ -129,7 +129,7 @@ end
 
 local function why_blocked(q)
   local later = redis.call('ZRANGE', q.later, 0, 0, 'WITHSCORES')
-  -- Where its instant has come no pump has ticked yet: soon, but not in a loop.
+  -- Its instant has come, but no pump has ticked yet: ask again soon, but not in a loop.
   if #later > 0 then return 'capped', math.max(tonumber(later[2]) - now, ASK_AGAIN_MS) end
   for _, lane in ipairs(redis.call('SRANDMEMBER', q.held, 10)) do
     if not redis.call('HGET', q.lanes, lane .. ':p') then return 'capped', false end
@@ -138,7 +138,7 @@ local function why_blocked(q)
   return 'empty', false
 end
 
--- `turn`: the batch it is claimed in, nil in a queue without. Answers the payload's bytes.
+-- `turn` is the job's batch, nil in a queue without batches. Answers the bytes of the payload.
 local function lease_out(q, id, lane, lease_end, holder, jobs, leases, turn)
   local key, is_counted = job_key(q, id), counts_active(q)
   local row = redis.call('HMGET', key, unpack(WANTED))
@@ -160,8 +160,8 @@ local function lease_out(q, id, lane, lease_end, holder, jobs, leases, turn)
   return #row[1]
 end
 
--- One turn of a lane: a batch of its jobs, as far as their payloads fit into one. They are counted before any is leased out,
--- or one whose row is gone would be uncounted first.
+-- One turn of a lane: a batch of its jobs, as far as their payloads fit. All are counted before any is leased; otherwise a job
+-- whose row is gone would be subtracted before it was added.
 local function take_batch(q, lane, set, size, lease_end, holder, jobs, leases, turn)
   local popped = redis.call('ZPOPMIN', lane_key(q, lane), size)
   local taken, bytes, limits = 0, 0, lane_limits(q)
@@ -209,7 +209,7 @@ local function serve_batches(q, count, size, room, lease_end, holder)
   return jobs, turn
 end
 
--- Take the jobs of planned turns out of their lanes; a lane that may start no more, or was found so, leaves the ring.
+-- Take the jobs of planned turns out of their lanes. A lane that may start no more jobs leaves the ring.
 local function take_turns(q, turns, lanes, picked_at)
   local stay, gone, full, limits = {}, {}, {}, lane_limits(q)
   for _, lane in ipairs(lanes) do
@@ -232,7 +232,7 @@ local function take_turns(q, turns, lanes, picked_at)
   for _, lane in ipairs(full) do
     redis.call('ZREM', q.ring, lane.name)
     seat(q, lane.name, lane.at, lane.set)
-    -- One that was full before: the turns that it was planned for are another's, who may not have been told.
+    -- The lane was full already: its planned turns go to another lane, whose claimer may not have been told.
     if lane.turns == 0 then woken = true end
   end
   if #turns > 0 then redis.call('HSET', q.meta, 'V', picked_at) end
@@ -257,7 +257,7 @@ local function serve_singly(q, count, lease_end, holder, large)
   return jobs, #turns
 end
 
--- Up to `count` turns under a lease: their jobs, why there are none, and in how many milliseconds to ask again.
+-- Serve up to `count` turns under a lease. Answers their jobs, why there are none, and in how many milliseconds to ask again.
 local function serve(q, count, lease_ms, holder)
   local state = redis.call('HMGET', q.meta, 'paused', 'lease', 'large')
   if state[1] then return {}, 'paused', false end
@@ -279,8 +279,8 @@ local function serve(q, count, lease_ms, holder)
   return {}, why_blocked(q)
 end
 
--- Jobs whose run was begun are charged when their lease is lost; the others are not. A hold's fourth is when that was, for people:
--- a driven clock may have moved since.
+-- Note which runs have begun: these are charged when their lease is lost, the others are not. A hold's fourth member is the
+-- instant of the start, for people to read: a driven clock may have moved since.
 local function mark_begun(q, begun)
   for _, hold in ipairs(begun) do
     local key = job_key(q, hold[1])

@@ -1,16 +1,16 @@
 -- Retention: the archive by age, count and bytes, the morgue by age; a bounded step at a time, no TTL on any row.
 -- KEYS job: unique: log: done dead meta jobs logged
 --
--- What ended in the last ten seconds stays, so that a mint that is sent again (within five) still finds its row; only twice
--- the byte limit overrides that, and then `cut` remembers until when a missing row proves nothing. A child stays longer, up
--- to the same bytes: where its parent's node died before it cleared `out`, the beat's sweep mints it again and must still find
--- its row.
--- When memory is out the whole archive is over its limits, and what ended in the last ten seconds may fill FULL_BYTES.
+-- Jobs that ended in the last ten seconds stay, so that a mint that is sent again (within five) still finds its row. An archive
+-- of twice the byte limit overrides that; then `cut` remembers until when a missing row proves nothing. A child stays longer, up
+-- to the same bytes: if its parent's node died before it cleared `out`, the beat's sweep mints the child again and must still
+-- find its row.
+-- When memory is out, the whole archive counts as over its limits, and jobs of the last ten seconds may fill FULL_BYTES.
 local KEEP_MS, KEEP_COUNT, KEEP_BYTES, MORGUE_MS = 7 * 86400000, 10000, 64 * 1024 * 1024, 30 * 86400000
 local YOUNG_MS, CHILD_MS, FULL_BYTES = 10000, 30000, 8 * 1024 * 1024
 
--- A unique key of mode `k` counts for as long as its owner's row is kept. `unique` and `log_bytes` are the row's `u` and `lb`;
--- who calls it takes the ids out of `jobs`.
+-- Forget a row. A unique key of mode `k` counts for as long as its owner's row is kept. `unique` and `log_bytes` are the row's
+-- `u` and `lb`. The caller takes the ids out of `jobs`.
 local function erase(q, id, unique, log_bytes)
   if unique and string.sub(unique, 1, 2) == 'k:' then redis.call('UNLINK', unique_key(q, string.sub(unique, 3))) end
   redis.call('UNLINK', job_key(q, id))

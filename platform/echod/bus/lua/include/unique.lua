@@ -1,8 +1,8 @@
--- Unique keys: who owns one now, and owning it; a key whose owner's row no longer says so counts for nothing.
+-- Unique keys: who owns one now, and taking one. A key is free if its owner's row no longer claims it.
 -- KEYS job: unique:
 --
--- A row says so with `u` (mode and key) for as long as it has not ended, and with mode `s` has never been claimed. A key
--- of a fixed time says so by itself: it stands whatever becomes of its job.
+-- A row claims its key with `u` (mode and key) until the job ends; with mode `s` until it is first claimed. A key of a fixed
+-- time needs no row: it holds whatever becomes of its job.
 local function owner_of(q, name)
   local held = redis.call('HMGET', unique_key(q, name), 'o', 'm', 'b', 'x')
   if not held[1] then return nil end

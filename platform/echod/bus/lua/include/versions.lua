@@ -1,8 +1,8 @@
--- Stored versions: what nobody needs any more is forgotten, a bounded step at a time.
+-- Stored versions: those that nobody needs any more are forgotten, a bounded step at a time.
 -- KEYS global.versions global.version: global.uploads global.nodes
 --
--- Needed are the active one and the ten before it, what a node says that it runs, and for an hour what was stored (again)
--- and not activated yet: whoever was killed over it left pieces that nobody activates.
+-- Needed are the active version, the ten before it, and those that a node says it runs. A version that was stored and not
+-- activated is kept for an hour: a deployer that was killed leaves pieces that nobody will activate.
 local VERSIONS_KEPT, UPLOAD_MS, VERSIONS_AT_ONCE = 11, 3600000, 20
 
 local function version_key(version, part) return g.base .. 'version:' .. version .. ':' .. part end
