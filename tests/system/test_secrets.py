@@ -352,6 +352,22 @@ def test_what_the_schema_calls_an_integer_runs_whoever_sends_it(dev: Node) -> No
     assert (status, problem["faults"][0]["path"]) == (422, "$.count")
 
 
+def test_what_leads_to_more_than_can_be_looked_for_hides_all_that_may_hold_it(dev: Node) -> None:
+    record = ended(dev, dev.mint("pay.many", {"rows": [f"row {n:06x} é" for n in range(16_000)]}))
+    hidden = "[redacted: redact= leads to more than can be looked for]"
+    assert record["payload"] == hidden
+    assert (record["error"]["type"], record["error"]["message"], record["error"]["traceback"]) == (hidden,) * 3
+    lines: list[dict[str, Any]] = []
+
+    def told() -> bool:
+        lines[:] = json.loads(read(dev, f"/jobs/{record['id']}/logs", JSON))
+        return len(lines) >= 3
+
+    until(told)
+    assert "row 0" not in "".join(line["text"] for line in lines)
+    assert [line["text"] for line in lines if line["stream"] == "stdout"] == [hidden, hidden]
+
+
 def test_no_planted_value_is_in_the_bus_a_log_or_a_page(dev: Node) -> None:
     """Secrets: nowhere. Redacted values: in the bus, which has the payload, and nowhere that people look."""
     jobs = [dev.mint("leaky.leak", way) for way in WAYS]
@@ -402,19 +418,3 @@ def test_no_planted_value_is_in_the_bus_a_log_or_a_page(dev: Node) -> None:
         assert value.encode() not in dev.log.read_bytes()
         for hidden in (value, *(base64.b64encode(b"x" * n + value.encode())[4:-4].decode() for n in range(3))):
             assert hidden not in seen, value
-
-
-def test_what_leads_to_more_than_can_be_looked_for_hides_all_that_may_hold_it(dev: Node) -> None:
-    record = ended(dev, dev.mint("pay.many", {"rows": [f"row {n:06x} é" for n in range(16_000)]}))
-    hidden = "[redacted: redact= leads to more than can be looked for]"
-    assert record["payload"] == hidden
-    assert (record["error"]["type"], record["error"]["message"], record["error"]["traceback"]) == (hidden,) * 3
-    lines: list[dict[str, Any]] = []
-
-    def told() -> bool:
-        lines[:] = json.loads(read(dev, f"/jobs/{record['id']}/logs", JSON))
-        return len(lines) >= 3
-
-    until(told)
-    assert "row 0" not in "".join(line["text"] for line in lines)
-    assert [line["text"] for line in lines if line["stream"] == "stdout"] == [hidden, hidden]

@@ -53,6 +53,11 @@ class Listed:
             raise BusAway("the bus is away")
         return TokensHeld(self.rows, self.closed)
 
+    async def token_row(self, digest: str) -> TokenRow | None:
+        if self.is_away:
+            raise BusAway("the bus is away")
+        return next((row for row in self.rows if row.digest == digest), None)
+
     async def used_token(self, digest: str) -> None:
         pass
 
