@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from echod.bus.rows import pack, verdict_row
 from echod.model.ids import JobId, VersionId, WorkerId
 from echod.model.job import Claimed, Dead, Retry, Verdict
+from echod.supervisor.base import Child
 from echod.supervisor.batches import joined
 from echod.supervisor.channel import Splitter
 from echod.supervisor.events import Departure
@@ -199,8 +200,8 @@ ODD = st.tuples(FRAMES, st.integers(1, 11), VALUES).map(lambda odd: (*odd[0][: o
 class Forks:
     """In place of a base: what it would fork is the test."""
 
-    def spawn(self, child: object, order: object, descriptors: tuple[int, ...]) -> int:
-        self.end = socket.socket(fileno=os.dup(descriptors[0]))
+    def spawn(self, child: Child, order: object, descriptors: tuple[int, ...]) -> int:
+        self.child, self.end = child, socket.socket(fileno=os.dup(descriptors[0]))
         return 1
 
     def kill(self, number: int) -> None:
@@ -260,7 +261,7 @@ async def _told(function: Function, said: Sequence[object]) -> list[tuple[JobId,
         for frame in said:
             body = msgspec.msgpack.encode(frame)
             end.sendall(frames.HEADER.pack(len(body)) + body)
-    worker.exited(frames.Exited(1, 1, 0, 0, 0))
+    forks.child.exited(frames.Exited(1, 1, 0, 0, 0))
     await runs.shut()
     assert not escaped
     return [(lease.job.id, verdict) for lease, verdict in runs.verdicts]
