@@ -254,7 +254,7 @@ async def _told(function: Function, said: Sequence[object]) -> list[tuple[JobId,
     [lead] = joined(leases, function.policy.batch)
     lead.first_child = FIRST
     with forks.end as end:
-        end.sendall(frames.framed(frames.Ready(1)))
+        end.sendall(frames.framed(frames.Ready()))
         worker._look()
         worker.hand([lead], frames.Run((runs.prepare(lead),), 1_000))
         end.sendall(frames.framed(frames.Begun(0)))
