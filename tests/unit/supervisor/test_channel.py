@@ -232,7 +232,7 @@ async def _told(function: Function, said: Sequence[object]) -> list[tuple[JobId,
     escaped: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: escaped.append(context))
 
-    async def written(*call: Any) -> None:
+    async def written(*call: Any, **more: Any) -> None:
         msgspec.msgpack.encode(call)
 
     bus = SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: 2_000), log=written, progress=written)
