@@ -1,4 +1,4 @@
-"""The handle of one worker: its channel, its output pipes, its process, its clock. What it decides is in life.py.
+"""The handle of one worker: what it is given and says, and its clock. What it decides is in life.py.
 
 A worker is gone when nothing of its process tree is left: the base says so (`Exited`), or died. Only then are its
 unanswered jobs accounted for, after everything it wrote before has been read.
@@ -7,34 +7,27 @@ unanswered jobs accounted for, after everything it wrote before has been read.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
-import socket
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from echod import log
 from echod.model.ids import WorkerId
 from echod.supervisor.base import Base
-from echod.supervisor.channel import Channel, Fault
+from echod.supervisor.channel import Fault
 from echod.supervisor.deadlines import Deadlines
 from echod.supervisor.events import Departure, JobEvents, LifeEvents
 from echod.supervisor.leases import Lease, instant
 from echod.supervisor.life import Life, Phase, Why, cause_of
 from echod.supervisor.outside import Outside
-from echod.supervisor.pipe import Pipe, Pipes
+from echod.supervisor.process import Process
 from echod.supervisor.watch import Looks, Watch
-from echofn import frames, sealed
+from echofn import frames
 from echofn.manifest import Function
 
 _log = log.get("supervisor")
 
-STREAMS = ("stdout", "stderr")
 START_WITHIN_S = 30.0
 HUNG_UP_S = 0.3  # between the end of its channel and its exit; longer, and it closed the channel itself
-GONE_WITHIN_S = 5.0  # between its exit, or our kill, and the base's word that nothing is left
 IDLE_WITHIN_S = 10.0  # the time that an idle worker has to exit when told, the rest of its lifespan included
 SETTLE_DOWN_S = 0.1  # after a Stop: a worker that has begun nothing since then is past it and never will
 
@@ -58,7 +51,6 @@ class Worker:
         self.life: Life[Lease] = Life(function.at_once)
         self.is_alone = False  # it runs a job that may have no neighbours
         self.is_slow = False  # nothing of what it runs has ended for a while
-        self.pid: int | None = None
         self.folder = folder
         self.limit = limit  # jobs after which it is replaced
         self.handed = 0  # jobs ever given to it
@@ -66,7 +58,8 @@ class Worker:
         self.has_left = False  # its lifespan, and not well
         self.charged_cpu_us = 0  # reported by its runs so far
         self.stirred = instant()  # when it was last handed a job or said something
-        self._base, self._jobs, self._owner = base, jobs, owner
+        self._jobs, self._owner = jobs, owner
+        self._process = Process(base, self)
         self._function = function
         self._deadlines = Deadlines(self.life.running, look=self._look, tell=self._tell, over=self._over)
         self._culprits: tuple[Lease, ...] = ()
@@ -74,19 +67,18 @@ class Worker:
         idle = self._strays.look if self._strays is not None else None
         self._watch = Watch(busy, over=lambda seen: self.kill(*seen), busy=lambda: self.life.held > 0, idle=idle)
         self._loop = asyncio.get_running_loop()
-        self._number = 0
-        self._pidfd = -1
-        self._pipes: Pipes | None = None
-        self._channel: Channel | None = None
         self._was_ready = False
-        self._process_gone = False
         self._failed: frames.Failed | None = None
         self._answered: Lease | None = None  # the last that was
         self._outside = Outside(self, jobs)
         self._detail = ""
         self._starting: asyncio.TimerHandle | None = None
         self._waits: list[asyncio.TimerHandle] = []
-        self._given_up: asyncio.TimerHandle | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """None until the base has told."""
+        return self._process.pid
 
     @property
     def spent(self) -> bool:
@@ -101,43 +93,28 @@ class Worker:
 
     def start(self, order: Callable[[int], frames.Spawn], secrets: Mapping[str, str]) -> None:
         """Have it forked, with its variables. Raises OSError when there are no descriptors left or no base."""
-        ours, theirs = socket.socketpair()
-        with theirs, sealed.new() as file, contextlib.ExitStack() as undo:
-            undo.callback(ours.close)
-            files = (file.fileno(),) if secrets and sealed.put(file, secrets) else ()
-            reading, writing = [0, 0], [0, 0]
-            with contextlib.ExitStack() as handed_over:
-                for each in range(2):
-                    reading[each], writing[each] = os.pipe2(os.O_CLOEXEC)
-                    undo.callback(os.close, reading[each])
-                    handed_over.callback(os.close, writing[each])
-                self._number = self._base.spawn(self, order, (theirs.fileno(), *writing, *files))
-            undo.pop_all()
-        out, err = (Pipe(end, partial(self._spilled, name)) for end, name in zip(reading, STREAMS, strict=True))
-        self._pipes = Pipes(out, err)
-        self._channel = Channel(ours, self._heard, self._broke, self._hung_up)
+        self._process.start(order, secrets)
         self._expect_start(START_WITHIN_S, "its module's import does not end")
 
     # ---- orders -------------------------------------------------------------------------------------------------
 
     def hand(self, leases: Sequence[Lease], run: frames.Run) -> None:
         """Give it the jobs of one frame."""
-        assert self._channel is not None
         for index, lease in enumerate(leases, self.life.hand(leases)):
             lease.index = index
         self.handed += sum(len(lease.members) for lease in leases)
         self.stirred = instant()
-        self._channel.send(run)
+        self._process.send(run)
 
     def stop(self) -> None:
         """Let it finish what has begun and exit; what it has not begun comes back through `withdrawn`."""
         if self.life.phase is Phase.STARTING:
             self.kill("released")
-        if self.life.phase is not Phase.READY or self._channel is None:
+        if self.life.phase is not Phase.READY:
             return
         self.life.stop()
         self.was_stopped = True
-        self._channel.send(frames.Stop())
+        self._process.send(frames.Stop())
         if self.life.unbegun:
             self._waits.append(self._loop.call_later(SETTLE_DOWN_S, self._withdraw, self.life.began))
         self._waits.append(self._loop.call_later(IDLE_WITHIN_S, self._expect_exit))
@@ -160,7 +137,7 @@ class Worker:
         """Have it come back through `withdrawn`, unless it has begun by then."""
         if not lease.withdrawn:
             lease.withdrawn = True
-            self._send(frames.Withdraw(lease.index))
+            self._process.send(frames.Withdraw(lease.index))
 
     def kill(self, why: Why, detail: str = "", culprits: Sequence[Lease] = ()) -> None:
         """End it and all its descendants now; because of these runs, where that is known."""
@@ -169,26 +146,16 @@ class Worker:
             self._culprits = tuple(culprits)
             self._deadlines.close()
             _log.info("worker.killed", worker=self.id, pid=self.pid, why=why)
-            self._slay()
-            self._expect_gone()
+            self._process.kill()
 
     # ---- what the base says -------------------------------------------------------------------------------------
-
-    def spawned(self, pid: int, pidfd: int) -> None:
-        self.pid, self._pidfd = pid, pidfd
-        self._loop.add_reader(pidfd, self._process_ended)
-        if self.life.why is not None:
-            self._slay()
 
     def exited(self, exited: frames.Exited | None) -> None:
         if self.life.phase is Phase.GONE:
             return
         if exited is None:
             self.life.kill("base")
-        if self._channel is not None:
-            self._channel.drain()
-        if self._pipes is not None:
-            self._pipes.drain()
+        self._process.drain()
         self._outside.close(self._function.name, failed=self._failed is not None)
         begun, unbegun = self.life.gone()
         peak = exited.peak_bytes if exited else 0
@@ -217,7 +184,7 @@ class Worker:
 
     # ---- what the worker says -----------------------------------------------------------------------------------
 
-    def _heard(self, found: list[frames.FromWorker]) -> None:
+    def heard(self, found: list[frames.FromWorker]) -> None:
         life, jobs = self.life, self._jobs
         has_drained = False
         try:
@@ -227,7 +194,7 @@ class Worker:
                         if (lease := life.skipped(frame.index)) is not None:
                             self._skipped(lease)
                     case frames.Ended():
-                        self._hear_pipes(again=has_drained)
+                        self._process.hear_pipes(again=has_drained)
                         has_drained = True
                         lease = self._answered = life.answered(frame.index)
                         self.charged_cpu_us += max(frame.cpu_us, 0)
@@ -238,8 +205,7 @@ class Worker:
                         lease = life.begun(frame.index)
                         lease.begun = instant()
                         self._outside.begun(lease)
-                        if self._pipes is not None:
-                            self._pipes.begun()
+                        self._process.begun()
                         self._deadlines.begin(lease)
                         self._watch.wake()
                         jobs.began(self, lease)
@@ -264,10 +230,10 @@ class Worker:
                     case frames.Left():
                         self._left(frame)
         except Fault as fault:
-            self._broke(fault)
+            self.broke(fault)
         except Exception as error:  # a defect of ours, found by what it sent: that costs this worker and nothing else
             _log.exception("frame.not_taken", worker=self.id, pid=self.pid)
-            self._broke(Fault(f"what the worker sent could not be taken: {type(error).__name__}"))
+            self.broke(Fault(f"what the worker sent could not be taken: {type(error).__name__}"))
         self.stirred = instant()
 
     def _left(self, left: frames.Left) -> None:
@@ -289,29 +255,25 @@ class Worker:
             self._starting.cancel()
         self._owner.ready(self)
 
-    def _broke(self, fault: Fault) -> None:
+    def broke(self, fault: Fault) -> None:
         """It broke the protocol: nothing more of it is believed."""
         if self.life.phase is Phase.GONE:
             return
         if self.life.why is None:
             self._detail = str(fault)
             _log.warning("worker.broke_protocol", worker=self.id, pid=self.pid, detail=self._detail)
-        if self._channel is not None:
-            self._channel.close()
+        self._process.hang_up()
         self.kill("protocol")
 
-    def _hung_up(self) -> None:
+    def hung_up(self) -> None:
         """Its end of the channel is closed: by its exit, which the base will tell, or by the handler's own hand."""
-        if self.life.phase is not Phase.GONE and not self._process_gone:
-            self._waits.append(self._loop.call_later(HUNG_UP_S, self._broke, Fault("the worker closed its channel")))
+        if self.life.phase is not Phase.GONE and not self._process.is_gone:
+            self._waits.append(self._loop.call_later(HUNG_UP_S, self.broke, Fault("the worker closed its channel")))
 
-    def _process_ended(self) -> None:
-        """The process is gone; the base follows with the status once its tree is."""
-        self._loop.remove_reader(self._pidfd)
-        self._process_gone = True
+    def ended(self) -> None:
+        """What it might yet have done it will not."""
         for wait in self._waits:
             wait.cancel()
-        self._expect_gone()
 
     # ---- time and end -------------------------------------------------------------------------------------------
 
@@ -330,15 +292,11 @@ class Worker:
         )
 
     def _look(self) -> None:
-        if self._channel is not None and self.life.phase is not Phase.GONE:
-            self._channel.read()
+        if self.life.phase is not Phase.GONE:
+            self._process.look()
 
     def _tell(self, lease: Lease) -> None:
-        self._send(frames.Cancel(lease.index))
-
-    def _send(self, message: frames.ToWorker) -> None:
-        if self._channel is not None:
-            self._channel.send(message)
+        self._process.send(frames.Cancel(lease.index))
 
     def _over(self, leases: list[Lease]) -> None:
         """These were to end and did not. Where they did not even hear it, a neighbour may be blocking their loop."""
@@ -356,9 +314,9 @@ class Worker:
 
     def _withdraw(self, had_begun: int) -> None:
         """The Stop has long been in its channel. Nothing new has begun since: what it has not begun, it never will."""
-        if self.life.phase is not Phase.STOPPING or self._channel is None:
+        if self.life.phase is not Phase.STOPPING:
             return
-        self._channel.read()
+        self._process.look()
         if self.life.phase is not Phase.STOPPING or not self.life.unbegun:
             return
         if not self.life.running or self.life.began != had_begun:  # it is about to exit, or has just begun one more
@@ -366,43 +324,17 @@ class Worker:
         else:
             self._owner.withdrawn(self, self.life.withdraw())
 
-    def _hear_pipes(self, *, again: bool) -> None:
-        """What a run wrote past Python was there before its answer; for answers that came together one read will do."""
-        if self._pipes is not None:
-            self._pipes.hand_on() if again else self._pipes.drain()
-
-    def _spilled(self, stream: str, index: int, data: bytes) -> bool:
+    def spilled(self, stream: str, index: int, data: bytes) -> bool:
         lease = self.life.running.get(index)
         if lease is None:
             return not self.life.is_ahead(index)  # what was written after its run, or by no single one, is dropped
         self._jobs.spilled(lease, stream, data)
         return True
 
-    def _expect_gone(self) -> None:
-        if self._given_up is None:
-            self._given_up = self._loop.call_later(GONE_WITHIN_S, self._give_up)
-
-    def _give_up(self) -> None:
-        """The base does not do its duty. Without it nobody can promise that a kill means dead."""
-        self._base.suspect()
-
-    def _slay(self) -> None:
-        if self._pidfd >= 0:
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        self._base.kill(self._number)
-
     def _close(self) -> None:
         self._deadlines.close()
-        for wait in (*self._waits, self._given_up, self._starting):
+        for wait in (*self._waits, self._starting):
             if wait is not None:
                 wait.cancel()
         self._watch.close()
-        if self._pipes is not None:
-            self._pipes.close()
-        if self._pidfd >= 0:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
-        if self._channel is not None:
-            self._channel.close()
+        self._process.close()

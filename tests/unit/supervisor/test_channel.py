@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from echod.bus.rows import pack, verdict_row
 from echod.model.ids import JobId, VersionId, WorkerId
 from echod.model.job import Claimed, Dead, Retry, Verdict
+from echod.supervisor.base import Child
 from echod.supervisor.batches import joined
 from echod.supervisor.channel import Splitter
 from echod.supervisor.events import Departure
@@ -199,8 +200,8 @@ ODD = st.tuples(FRAMES, st.integers(1, 11), VALUES).map(lambda odd: (*odd[0][: o
 class Forks:
     """In place of a base: what it would fork is the test."""
 
-    def spawn(self, child: object, order: object, descriptors: tuple[int, ...]) -> int:
-        self.end = socket.socket(fileno=os.dup(descriptors[0]))
+    def spawn(self, child: Child, order: object, descriptors: tuple[int, ...]) -> int:
+        self.child, self.end = child, socket.socket(fileno=os.dup(descriptors[0]))
         return 1
 
     def kill(self, number: int) -> None:
@@ -231,7 +232,7 @@ async def _told(function: Function, said: Sequence[object]) -> list[tuple[JobId,
     escaped: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: escaped.append(context))
 
-    async def written(*call: Any) -> None:
+    async def written(*call: Any, **more: Any) -> None:
         msgspec.msgpack.encode(call)
 
     bus = SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: 2_000), log=written, progress=written)
@@ -253,14 +254,14 @@ async def _told(function: Function, said: Sequence[object]) -> list[tuple[JobId,
     [lead] = joined(leases, function.policy.batch)
     lead.first_child = FIRST
     with forks.end as end:
-        end.sendall(frames.framed(frames.Ready(1)))
+        end.sendall(frames.framed(frames.Ready()))
         worker._look()
         worker.hand([lead], frames.Run((runs.prepare(lead),), 1_000))
         end.sendall(frames.framed(frames.Begun(0)))
         for frame in said:
             body = msgspec.msgpack.encode(frame)
             end.sendall(frames.HEADER.pack(len(body)) + body)
-    worker.exited(frames.Exited(1, 1, 0, 0, 0))
+    forks.child.exited(frames.Exited(1, 1, 0, 0, 0))
     await runs.shut()
     assert not escaped
     return [(lease.job.id, verdict) for lease, verdict in runs.verdicts]
