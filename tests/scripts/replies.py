@@ -190,7 +190,7 @@ SHOWN: dict[str, dict[str, str]] = {  # verb, kind: the test that must have seen
         "4": "recurrences: a_stale_question_mints_nothing[due]",
         "5": "recurrences: many_occurrences_of_one_call_have_each_its_own_verdict",
         "6": "recurrences: what_is_due_after_a_switch_waits_until_the_row_is_of_the_new_version",
-        "MALFORMED": "recurrences: a_malformed_occurrence_settles_none_of_its_call[revision]",
+        "7": "recurrences: a_malformed_occurrence_leaves_the_others_of_its_call_alone[revision]",
     },
     "pick": {
         "answered": "bulk: jobs_are_picked_by_state_and_lane_in_the_order_of_their_place",

@@ -41,6 +41,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: list[asyncio.StreamWriter] = []
         self._clients: list[asyncio.StreamWriter] = []
+        self._subscribers: list[asyncio.Event] = []  # set: deaf
 
     async def start(self) -> None:
         self._listener = await asyncio.start_unix_server(self._serve, self.path)
@@ -63,6 +64,11 @@ class Proxy:
             yield
         self.deaf = False
 
+    def deafen_subscribers(self) -> None:
+        """Nothing gets through to who has subscribed so far; their other connections go on."""
+        for deafened in self._subscribers:
+            deafened.set()
+
     def say(self, data: bytes) -> None:
         """Say this to every client, as a server would."""
         for writer in self._clients:
@@ -84,6 +90,8 @@ class Proxy:
                     break
                 if self.lose_replies_to and self.lose_replies_to in data:
                     cut.set()
+                if b"SUBSCRIBE" in data:
+                    self._subscribers.append(deafened)
                 if self.deafens and self.deafens in data:
                     deafened.set()
                     self.deafens = b""
@@ -354,6 +362,38 @@ async def test_a_parked_connection_that_alone_is_half_open_is_found_by_the_next_
     await bus.beat(pump=True)
     assert await asyncio.wait_for(parked, PATIENCE_S) == "f"
     await bus.close()
+
+
+async def test_a_news_connection_that_alone_is_half_open_is_found_by_the_next_beat(
+    server: Server, proxy: Proxy, bus: Bus
+) -> None:
+    behind = await joined(proxy.address, "NOD2")
+    again, due = asyncio.Event(), asyncio.Event()
+    behind.on("hearing", again.set)
+    behind.on("due", lambda *_: due.set())
+    proxy.deafen_subscribers()
+    await mint(bus, in_ms=60_000)
+    await behind.beat(pump=True)
+    await asyncio.wait_for(again.wait(), PATIENCE_S)
+    assert not due.is_set()
+    await mint(bus, in_ms=30_000)
+    await asyncio.wait_for(due.wait(), PATIENCE_S)
+    await behind.close()
+
+
+async def test_a_beat_does_not_cost_the_news_a_connection_that_hears(bus: Bus) -> None:
+    ended = list[str]()
+    bus.on("ended", ended.append)
+    wire = bus._news._wire
+    for _ in range(3):
+        await bus.beat(pump=True)
+        doubting = bus._news._doubting
+        assert doubting is not None
+        await doubting
+    assert bus._news._wire is wire
+    assert not ended
+    assert wire is not None
+    assert not wire.closed.done()
 
 
 async def test_a_name_on_the_bell_does_not_cost_a_pop_that_hears_its_connection(bus: Bus, server: Server) -> None:

@@ -11,7 +11,7 @@ from doing import ME, claim, claim_one, commands, mint
 from echod.bus import Bus
 from echod.bus.clock import IdMaker
 from echod.errors import BusUnfit, LeaseGone
-from echod.model.ids import EPOCH_MS, NODE_BITS, SEQUENCE_BITS, NodeId, number_of
+from echod.model.ids import EPOCH_MS, NODE_BITS, SEQUENCE_BITS, JobId, NodeId, number_of
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
 
@@ -43,6 +43,11 @@ async def test_no_number_free_is_a_clear_error(bus: Bus, server: Server) -> None
     server.clock.advance(60_001)
     await other.join(NodeId("NODlate"))
     await other.close()
+
+
+def millisecond_of(id: JobId) -> int:
+    """The bus millisecond in which an id was made."""
+    return (number_of(id) >> (NODE_BITS + SEQUENCE_BITS)) + EPOCH_MS
 
 
 async def test_ids_are_made_under_a_lease_only(server: Server) -> None:

@@ -14,7 +14,6 @@ from doing import claim_one, counted
 from echod.bus import Bus
 from echod.bus.answers import Filled, Occurred, RecurrenceRow
 from echod.bus.occurring import CALL_OCCURRENCES
-from echod.errors import Refused
 from echod.model.ids import VersionId
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
@@ -241,13 +240,31 @@ async def test_a_call_of_occurrences_is_bounded_and_takes_effect_once_when_it_is
     ],
     ids=["no list", "short", "revision", "next", "lane", "drop"],
 )
-async def test_a_malformed_occurrence_settles_none_of_its_call(bus: Bus, server: Server, wrong: object) -> None:
+async def test_a_malformed_occurrence_leaves_the_others_of_its_call_alone(
+    bus: Bus, server: Server, wrong: object
+) -> None:
     await write(bus)
+    await bus.recur("f", "s", rule="x", tz="UTC", trigger=b"", payload=b"\x05", next_ms=FIRST_MS, generation=1)
     good = ["r", 1, FIRST_MS, FIRST_MS + 1000, str(bus.new_job_id()), "-", False, "missed", 1, FIRST_MS, FIRST_MS]
-    with pytest.raises(Refused, match=r"MALFORMED occurrence 2: .* none was settled"):
-        await bus.run("occur", "f", occurrences=msgspec.msgpack.encode([good, wrong]))
-    assert audit(server, "f").rows == {}
-    assert (await row(bus)).next_ms == FIRST_MS
+    said = await bus.run("occur", "f", occurrences=msgspec.msgpack.encode([wrong, good, wrong]))
+    assert [code for code, *_ in said] == [7, 1, 7]
+    assert list(audit(server, "f").rows) == [good[4]]
+    assert {row.name: row.due_ms for row in await bus.recurrences("f")} == {"r": FIRST_MS + 1000, "s": FIRST_MS}
+
+
+@pytest.mark.parametrize("far", [{"next_ms": 1 << 70}, {"at_ms": 1 << 62}, {"last_ms": (1 << 53) + 1}], ids=str)
+async def test_an_instant_past_all_counting_is_malformed_and_the_others_of_its_call_go_on(
+    bus: Bus, far: dict[str, int]
+) -> None:
+    for name in ("a", "far", "b"):
+        await bus.recur("f", name, rule="x", tz="UTC", trigger=b"", payload=b"\x05", next_ms=FIRST_MS, generation=1)
+    answers = await asyncio.gather(
+        *(
+            bus.occur("f", name, 1, FIRST_MS, job=bus.new_job_id(), **{"next_ms": FIRST_MS + 1000, **more})
+            for name, more in (("a", {}), ("far", far), ("b", {}))
+        )
+    )
+    assert [answer.outcome for answer in answers] == ["minted", "malformed", "minted"]
 
 
 async def test_a_drop_advances_with_a_counted_reason(bus: Bus, server: Server) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from echod.model.job import Dead, Done, Error, Hold, Mint, RunRecord
 from echod.policy.jitter import job_due
+from echod.policy.recurring import stored
 from echofn.manifest import CronTrigger, EveryTrigger, Overlap, Policy
 from server import Server
 from system.test_pump import MINUTE_MS, Node, function, joined, ms, pump_process, until
@@ -147,14 +148,15 @@ async def test_jitter_moves_the_jobs_and_not_the_schedule_whichever_pump_mints(
 
 async def test_a_damaged_row_is_parked_and_the_others_go_on(node: Node, server: Server) -> None:
     server.clock.set(ms("2026-06-01T12:00:30Z"))
-    await node.deploy(function(CronTrigger("good", "* * * * *"), *(CronTrigger(n, "* * * * *") for n in DAMAGED)))
-    for name, (field, value) in DAMAGED.items():
+    damaged = {**DAMAGED, **{name: ("trigger", stored(trigger)) for name, trigger in UNFIT.items()}}
+    await node.deploy(function(CronTrigger("good", "* * * * *"), *(CronTrigger(n, "* * * * *") for n in damaged)))
+    for name, (field, value) in damaged.items():
         server.command("HSET", f"emq:{{shop.tick}}:repeat:{name}", field, value)
     for minute in (1, 2, 3):
         server.clock.set(ms(f"2026-06-01T12:0{minute}:01Z"))
         await asyncio.wait_for(node.settle(), 60)
     rows = {row.name: row for row in await node.bus.recurrences("shop.tick")}
-    assert [rows[name].error != "" for name in DAMAGED] == [True] * len(DAMAGED)
+    assert [name for name in damaged if not rows[name].error] == []
     found = Counter(job.occurrence.recurrence for job in await node.jobs() if job.occurrence)
     assert found == {"shop.tick/good": 3}
     server.command("HSET", "emq:{shop.tick}:repeat:revision", "rev", 1)
@@ -199,6 +201,12 @@ DAMAGED = {
     "recent": ("recent", b"\xc1"),
     "jobs": ("jobs", b"\x05"),
     "counter": ("missed", b"many"),
+}
+
+UNFIT = {  # which can be read
+    "period": EveryTrigger("period", 1 << 62),
+    "jitter": CronTrigger("jitter", "* * * * *", jitter_ms=1 << 62),
+    "deep": CronTrigger("deep", "* * * * *", payload=b"\x91" * 100_000 + b"\x01"),
 }
 
 

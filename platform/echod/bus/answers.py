@@ -12,7 +12,7 @@ from echod.policy.recurring import Standing, restored
 from echofn.manifest import Recurring
 
 Blocked = Literal["empty", "paused", "capped", "full"]
-Outcome = Literal["minted", "already", "dropped", "stale", "unreadable", "older"]
+Outcome = Literal["minted", "already", "dropped", "stale", "unreadable", "older", "malformed"]
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True):
@@ -82,6 +82,7 @@ class Occurred(msgspec.Struct, frozen=True):
 
     `already`: it had its outcome; `id` is its job where it has one and is remembered. `dropped`: counted as what the
     caller said, or, where it brought a job, as skipped by the rule's overlap. `unreadable`: the stored row is damaged.
+    `malformed`: an instant of it lies past all counting.
     """
 
     outcome: Outcome

@@ -76,6 +76,7 @@ class Bus(Minting, Occurring, Working, Logs, Nodes, Operating, Bulk, Versions, T
         self._news = News(address, [self.keys.news, self.wait_channel], self._heard, lambda: self._emit("hearing"))
         self.on_beat_failed = self._kick
         self.on_unheard = self._park.doubt
+        self.expect_word = self._news.expect_word
 
     @classmethod
     async def open(cls, address: str, app: str = "", *, driven: bool = False) -> Bus:
@@ -203,7 +204,8 @@ class Bus(Minting, Occurring, Working, Logs, Nodes, Operating, Bulk, Versions, T
 
     def _heard(self, channel: bytes, data: bytes) -> None:
         if channel == self.wait_channel.encode():
-            self._emit("ended", data.decode())
+            if data:  # else the beat's word
+                self._emit("ended", data.decode())
             return
         kind, *rest = _message.decode(data)
         if kind in {"due", "cancel", "queues"}:

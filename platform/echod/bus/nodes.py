@@ -25,6 +25,7 @@ class Nodes(Timing):
         super().__init__(app, driven=driven)
         self._node: tuple[NodeId, int, bytes] | None = None
         self.on_beat_failed: Callable[[], None] = lambda: None
+        self.expect_word: Callable[[], Callable[[], None]] = lambda: lambda: None  # as News.expect_word
         self.on_unheard: Callable[[], None] = lambda: None  # the bell has rung, and nobody has popped it yet
 
     async def join(self, node: NodeId, *, info: bytes = b"") -> None:
@@ -89,11 +90,12 @@ class Nodes(Timing):
 
     async def _beat(self, pump: bool, running: Sequence[VersionId], told: Told) -> BeatAnswer:
         """All queues, a few hundred in a call: one for all of thousands would keep everybody else waiting."""
-        answer = cursor = None
+        answer, cursor, said = None, None, self.expect_word()
         while cursor != b"0":
             part, cursor = await self._beat_part(pump, running, told, cursor or b"0")
             answer = part if answer is None else answer.and_more(part)
         assert answer is not None
+        said()
         return answer
 
     async def _beat_part(
@@ -128,6 +130,7 @@ class Nodes(Timing):
             expected_ms=self.steps.expected_ms() if pump else 0,
             running=msgspec.msgpack.encode(running),
             told=msgspec.msgpack.encode(told),
+            channel=self.wait_channel,
             cursor=cursor,
         )
         self.clock.hear(now_ms, sent_ms)

@@ -7,12 +7,25 @@ from typing import Any, Literal
 
 from echod.bus.answers import Occurred, Outcome
 from echod.bus.core import Core
-from echod.bus.rows import blob, lane_key, pack, utf8
+from echod.bus.rows import NEVER_MS, blob, lane_key, pack, utf8
 from echod.model.ids import JobId
 from echod.model.job import NO_LANE
 
 CALL_OCCURRENCES = 64  # 3 to 4 ms of the server, in which it serves nobody else
-_OUTCOMES: dict[int, Outcome] = {1: "minted", 2: "already", 3: "dropped", 4: "stale", 5: "unreadable", 6: "older"}
+_OUTCOMES: dict[int, Outcome] = {
+    1: "minted",
+    2: "already",
+    3: "dropped",
+    4: "stale",
+    5: "unreadable",
+    6: "older",
+    7: "malformed",
+}
+
+
+def _sent(at_ms: int) -> int:
+    """An instant that msgpack has room for. What lies past all counting the script refuses, by however much it does."""
+    return min(max(at_ms, -NEVER_MS - 1), NEVER_MS + 1)
 
 
 class _Batch:
@@ -62,15 +75,15 @@ class Occurring(Core):
             [
                 blob(utf8(name)),
                 revision,
-                due_ms,
-                False if next_ms is None else next_ms,
+                _sent(due_ms),
+                False if next_ms is None else _sent(next_ms),
                 job or False,
                 key,
                 blob(utf8(original)) if original else False,
                 drop or "missed",
                 dropped or 1,
-                due_ms if at_ms is None else at_ms,
-                due_ms if last_ms is None else last_ms,
+                _sent(due_ms if at_ms is None else at_ms),
+                _sent(due_ms if last_ms is None else last_ms),
             ]
         )
         code, *rest = (await asyncio.shield(batch.answers))[place]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import time
 from functools import lru_cache
 from itertools import pairwise
 
@@ -16,6 +18,7 @@ import msgspec
 from echod import log
 from echod.bus import Bus
 from echod.bus.answers import DueOccurrence, Outcome
+from echod.bus.occurring import CALL_OCCURRENCES
 from echod.errors import BusFull, Refused
 from echod.model.job import NO_LANE
 from echod.policy import catchup, jitter, places
@@ -28,8 +31,11 @@ _log = log.get("pump")
 _payload = msgspec.msgpack.Decoder().decode
 FULL_RETRY_MS = 1_000
 UNREADABLE = "its row cannot be read; deploy or register it again"  # as lua/include/recover.lua says
+TOO_FAR = "an instant of it lies past all counting: its period or its jitter is too long; deploy or register it again"
 OLDER_RETRY_MS = 1_000  # where the version that replaced it cannot be read, or its row not be written
 MOST_KNOWN = 10_000  # recurrences
+PARKED_MS = 60_000
+FEW = 8  # instants that many backlogs may mint at once without holding up the loop
 RETRY_MS = 100  # after an answer that we did not expect: no hot loop, whatever the bus holds
 
 
@@ -50,10 +56,17 @@ class Occurrences:
         self._bus = bus
         self._registry = registry
         self._triggers: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._stretches: dict[tuple[str, str], tuple[int, int, int]] = {}  # missed and not told: count, first, last
+        self._backlogs = asyncio.Lock()
 
     def forget(self) -> None:
         """Rules may have been written anew."""
         self._triggers.clear()
+
+    def tell_missed(self) -> None:
+        """What was missed and not told yet, of backlogs that take longer, or that another pump goes on with."""
+        for key in tuple(self._stretches):
+            self._tell(key)
 
     async def know(self, dues: list[DueOccurrence]) -> None:
         """Read the rows of recurrences that are due in a revision we have not seen."""
@@ -67,42 +80,66 @@ class Occurrences:
             for row in await self._bus.recurrences(queue, names=names):
                 self._triggers[queue, row.name] = (row.revision, row.policy)
 
-    async def settle(self, due: DueOccurrence, now_ms: int) -> Settled:
-        """Give one recurrence's due instants, up to a bound, their outcomes."""
+    async def settle(self, due: DueOccurrence, now_ms: int, until_s: float = math.inf) -> Settled:
+        """Give one recurrence's due instants, up to a bound, their outcomes.
+
+        Of backlogs one is planned at a time, beside the loop, and none from `until_s` of the loop's time on.
+        """
         revision, raw = self._triggers.get((due.queue, due.recurrence), (-1, b""))
         if revision != due.revision:
             return Settled(RETRY_MS)  # written or removed since the tick: the next one knows
         try:
-            trigger, rule = _rule(raw)
-            if await self._is_gone(due.queue):
-                return await self._park(due, GONE)
-            plan = catchup.plan(rule, due.due_ms, now_ms, missed=trigger.missed, cap=trigger.cap)
-            lane = self._lane(due.queue, trigger)
-        except (Refused, msgspec.MsgspecError, ValueError, ArithmeticError) as error:
+            if due.due_ms >= now_ms - catchup.GRACE_MS:
+                return await self._carry_out(due, *_plan(raw, due.due_ms, now_ms), now_ms)
+            return await self._catch_up(due, raw, now_ms, until_s)
+        except (Refused, msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError) as error:
             return await self._park(due, str(error))
-        try:
-            return await self._carry_out(due, trigger, plan, lane, now_ms)
         except BusFull as error:  # what is due stays due; promoting and recovering, which free memory, go on
             _log.warning("occurrence.put_off", queue=due.queue, recurrence=due.recurrence, error=str(error))
             return Settled(FULL_RETRY_MS)
 
-    async def _carry_out(
-        self, due: DueOccurrence, trigger: Recurring, plan: catchup.Plan, lane: str, now_ms: int
-    ) -> Settled:
+    async def _catch_up(self, due: DueOccurrence, raw: bytes, now_ms: int, until_s: float) -> Settled:
+        """What waits for the lock may wait no longer than a turn lasts: it is due still, and comes with the next."""
+        is_first = not self._backlogs.locked()
+        async with self._backlogs:
+            if not is_first and asyncio.get_running_loop().time() >= until_s:
+                return Settled(0)
+            trigger, plan = await asyncio.to_thread(_plan, raw, due.due_ms, now_ms)
+            if len(plan.mint) > FEW:
+                return await self._carry_out(due, trigger, plan, now_ms)
+        return await self._carry_out(due, trigger, plan, now_ms)
+
+    async def _carry_out(self, due: DueOccurrence, trigger: Recurring, plan: catchup.Plan, now_ms: int) -> Settled:
+        if await self._is_gone(due.queue):
+            return await self._park(due, GONE)
+        lane = self._lane(due.queue, trigger)
         instants = (*plan.mint, plan.next_ms)
         if plan.drop and (outcome := await self._drop(due, plan, instants[0])) != "dropped":
-            return await self._older() if outcome == "older" else Settled(RETRY_MS)
-        outcomes = await asyncio.gather(
-            *(self._occur(due, trigger, instant_ms, next_ms, lane) for instant_ms, next_ms in pairwise(instants))
-        )
-        if "unreadable" in outcomes:
-            return await self._park(due, UNREADABLE)
+            return await self._unsettled(due, outcome)
+        pairs, outcomes = list(pairwise(instants)), list[Outcome]()
+        for start in range(0, len(pairs), CALL_OCCURRENCES):
+            some = pairs[start : start + CALL_OCCURRENCES]
+            outcomes += await asyncio.gather(*(self._occur(due, trigger, *pair, lane) for pair in some))
         minted, skipped = outcomes.count("minted"), outcomes.count("dropped")  # by its overlap
-        if "older" in outcomes:
-            return await self._older(minted, plan.drop, skipped)
-        if "stale" in outcomes or not (plan.drop or plan.mint):
-            return Settled(RETRY_MS, minted, plan.drop, skipped)
+        for outcome in outcomes:
+            if outcome not in ("minted", "already", "dropped"):
+                return await self._unsettled(due, outcome, minted, plan.drop, skipped)
+        if not (plan.drop or plan.mint):
+            return Settled(RETRY_MS)
         return Settled(0 if plan.more else max(plan.next_ms - now_ms, 0), minted, plan.drop, skipped)
+
+    async def _unsettled(
+        self, due: DueOccurrence, outcome: Outcome, minted: int = 0, missed: int = 0, skipped: int = 0
+    ) -> Settled:
+        """Its rest is due still: it is damaged, or another version's, or another pump was here."""
+        match outcome:
+            case "unreadable" | "malformed":
+                await self._park(due, UNREADABLE if outcome == "unreadable" else TOO_FAR)
+                return Settled(PARKED_MS, minted, missed, skipped)
+            case "older":
+                return await self._older(minted, missed, skipped)
+            case _:
+                return Settled(RETRY_MS, minted, missed, skipped)
 
     async def _older(self, minted: int = 0, missed: int = 0, skipped: int = 0) -> Settled:
         """The news of a switch did not reach us: ask for it; its rules are written before anything more is settled."""
@@ -136,16 +173,28 @@ class Occurrences:
             dropped=plan.drop,
             last_ms=plan.dropped_ms,
         )
-        if occurred.outcome == "unreadable":
-            await self._park(due, UNREADABLE)
         if occurred.outcome == "dropped":
-            _log.warning("occurrence.missed", queue=due.queue, recurrence=due.recurrence, count=plan.drop)
+            self._missed(due, plan)
         return occurred.outcome
+
+    def _missed(self, due: DueOccurrence, plan: catchup.Plan) -> None:
+        """One line in the log for all that one backlog missed, however many pieces it came in."""
+        key = due.queue, due.recurrence
+        count, first_ms, _ = self._stretches.get(key, (0, due.due_ms, 0))
+        self._stretches[key] = count + plan.drop, first_ms, plan.dropped_ms or due.due_ms
+        if plan.mint or not plan.more:
+            self._tell(key)
+
+    def _tell(self, key: tuple[str, str]) -> None:
+        count, first_ms, last_ms = self._stretches.pop(key)
+        queue, recurrence = key
+        told = {"count": count, "first": _utc(first_ms), "last": _utc(last_ms)}
+        _log.warning("occurrence.missed", queue=queue, recurrence=recurrence, **told)
 
     async def _park(self, due: DueOccurrence, error: str) -> Settled:
         _log.warning("recurrence.parked", queue=due.queue, recurrence=due.recurrence, error=error)
         await self._bus.park_recurrence(due.queue, due.recurrence, due.revision, error)
-        return Settled(60_000)
+        return Settled(PARKED_MS)
 
     async def _is_gone(self, queue: str) -> bool:
         """Whether no function is there to run its jobs, asked of the bus before it is believed.
@@ -161,6 +210,15 @@ class Occurrences:
         """The lane that the payload names, by the function's policy of now."""
         function = self._registry.function(queue)
         return NO_LANE if function is None else places.lane_of(function.policy, _payload(trigger.payload))
+
+
+def _utc(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms // 1000))
+
+
+def _plan(raw: bytes, due_ms: int, now_ms: int) -> tuple[Recurring, catchup.Plan]:
+    trigger, rule = _rule(raw)
+    return trigger, catchup.plan(rule, due_ms, now_ms, missed=trigger.missed, cap=trigger.cap)
 
 
 @lru_cache(maxsize=MOST_KNOWN)

@@ -11,25 +11,30 @@ the beat, which is the node's and is told to `heard`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from echod import log
 from echod.bus import Bus
 from echod.bus.answers import BeatAnswer, DueOccurrence, TickAnswer
 from echod.bus.timing import TICK_LIMIT
-from echod.errors import BusFull
+from echod.errors import BusAway, BusError, BusUnfit, Refused
 from echod.pump.agenda import Agenda, rank_delay_s
 from echod.pump.convergence import converge
 from echod.pump.occurrences import Occurrences, Settled
 from echod.pump.outbox import Outbox
+from echod.pump.setbacks import Setbacks
 from echod.registry.duty import LONGEST_SLEEP_S, Loop, Report
 from echod.registry.registry import Registry
 
 _log = log.get("pump")
+T = TypeVar("T")
 
 TICKS_AT_ONCE = 16
 OCCURRENCES_AT_ONCE = 256
-FULL_PAUSE_S = 5.0
+CATCHING_UP_S = 0.25  # of a turn; then others are ticked, and promoted, before it goes on
+PUT_OFF_S = 1.0  # a queue that has a fault of its own
+CONVERGENCE_PAUSE_S = 5.0
 
 
 class Pump:
@@ -41,13 +46,14 @@ class Pump:
         self._bus = bus
         self._registry = registry
         self._occurrences = Occurrences(bus, registry)
-        self._outbox = Outbox(bus)
+        self._setbacks = Setbacks()
+        self._outbox = Outbox(bus, self._setbacks)
         self._agenda = Agenda()
         self._delay_s = 0.0
         self._beat: TickAnswer | None = None  # the latest that no turn has seen yet
         self._converged: tuple[str, int] | None = None  # version and generation
         self._older: set[str] = set()  # queues with dues that wait for that
-        self._converge_at_s = 0.0  # not before, after a full server refused it
+        self._converge_at_s = 0.0  # not before, after it was refused
         self._loop = Loop(self)
 
     def heard(self, answer: BeatAnswer) -> None:
@@ -79,9 +85,13 @@ class Pump:
         finally:
             for each in forget:
                 each()
+            self._occurrences.tell_missed()
 
     async def turn(self) -> Report:
-        """Tick what has come, converge where the version is new, settle what is due, sweep what was left."""
+        """Tick what has come, converge where the version is new, settle what is due, sweep what was left.
+
+        What one queue or one rule fails of is put off alone. Raises what would fail for all: the bus is away.
+        """
         ticks = await self._ticks()
         try:
             changed = await self._converge()
@@ -103,11 +113,16 @@ class Pump:
         """What the beat told, or else what queues answer whose time has come; both would name the same dues twice."""
         if self._beat is not None:
             told, self._beat = self._beat, None
+            self._setbacks.beaten()
+            self._occurrences.tell_missed()
             return (told,)
         queues = self._agenda.take(self._now_s(), TICKS_AT_ONCE)
         try:
             # They reach the server in one read, which nobody else comes between: together they do what one does.
-            return await asyncio.gather(*(self._tick(queue, TICK_LIMIT // len(queues)) for queue in queues))
+            answers = await asyncio.gather(
+                *(self._alone(each, self._tick(each, TICK_LIMIT // len(queues))) for each in queues)
+            )
+            return [tick for answer in answers for tick in answer]
         except BaseException:
             for queue in queues:
                 self._agenda.bring_forward(queue, self._now_s())
@@ -121,9 +136,11 @@ class Pump:
             return 0
         try:
             changed = await converge(self._bus, active)
-        except BusFull as error:  # it refuses what we write here, but not that we promote and recover
+        except (BusAway, BusUnfit):
+            raise
+        except (BusError, Refused) as error:  # a full server, or one queue: the others' dues have come all the same
             _log.warning("convergence.put_off", error=str(error))
-            self._converge_at_s = self._now_s() + FULL_PAUSE_S
+            self._converge_at_s = self._now_s() + CONVERGENCE_PAUSE_S
             return 0
         self._occurrences.forget()
         self._converged = (active.version, active.generation)
@@ -141,22 +158,36 @@ class Pump:
             self._tick_in(queue, answer.next_in_ms)
         return answer
 
+    async def _alone(self, queue: str, work: Awaitable[T]) -> list[T]:
+        """What work on a queue answers; where it has a fault of its own nothing, and it is ticked a second later."""
+        answer = await self._setbacks.alone(queue, work)
+        if not answer:
+            self._agenda.bring_forward(queue, self._now_s() + PUT_OFF_S)
+        return answer
+
     async def _settle(self, ticks: Sequence[TickAnswer]) -> dict[str, int]:
         """Outcomes for all that is due; how many were minted, how many missed, how many skipped."""
         did = {"minted": 0, "missed": 0, "skipped": 0}
         due = [(each, tick.now_ms) for tick in ticks for each in tick.due]
-        await self._occurrences.know([each for each, _ in due])
+        by_queue: dict[str, list[DueOccurrence]] = {}
+        for each, _ in due:
+            by_queue.setdefault(each.queue, []).append(each)
+        known = {queue for queue, dues in by_queue.items() if await self._alone(queue, self._occurrences.know(dues))}
+        due = [(each, now_ms) for each, now_ms in due if each.queue in known]
+        until_s = self._now_s() + CATCHING_UP_S
         for start in range(0, len(due), OCCURRENCES_AT_ONCE):
-            for settled in await asyncio.gather(
-                *(self._settle_one(*each) for each in due[start : start + OCCURRENCES_AT_ONCE])
-            ):
+            some = due[start : start + OCCURRENCES_AT_ONCE]
+            answers = await asyncio.gather(
+                *(self._alone(each.queue, self._settle_one(each, now_ms, until_s)) for each, now_ms in some)
+            )
+            for settled in (settled for answer in answers for settled in answer):
                 did["minted"] += settled.minted
                 did["missed"] += settled.missed
                 did["skipped"] += settled.skipped
         return did
 
-    async def _settle_one(self, due: DueOccurrence, now_ms: int) -> Settled:
-        settled = await self._occurrences.settle(due, now_ms)
+    async def _settle_one(self, due: DueOccurrence, now_ms: int, until_s: float) -> Settled:
+        settled = await self._occurrences.settle(due, now_ms, until_s)
         if settled.is_older:
             self._older.add(due.queue)
         self._tick_in(due.queue, settled.next_in_ms)

@@ -1,11 +1,12 @@
 -- A node's beat: renew its number, ring again for queues whose news died, and, for a pump, tick and trim all queues.
 -- KEYS    schedule later active repeat ring held windows out done dead global.nodes global.queues global.active global.wake global.hold
--- ARGV    node number lease_ms pump limit roll expected_ms running told cursor
+-- ARGV    node number lease_ms pump limit roll expected_ms running told channel cursor
 -- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms, names on the bell, cursor]
 -- ERRORS  LEASE the node number is another's now
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows recover trim versions
 -- A pump's beat also forgets versions that nobody needs any more.
+-- An empty word goes out on `channel`, the caller's own: if it does not arrive, the connection for news is deaf.
 -- If names are on the bell while the caller's own pop is out, that pop may never have arrived.
 -- A call looks at a few hundred queues, from `cursor` on ('0': the first); the call that answers '0' has looked at the last.
 -- Their bases are derived from the global one by the queue's name.
@@ -15,6 +16,8 @@ mine = mine and cmsgpack.unpack(mine)
 if not mine or mine[1] ~= node then return redis.error_reply('LEASE node number ' .. number .. ' is not held by ' .. node) end
 mine[2], mine[4], mine[6], mine[7] = now + tonumber(lease_ms), tonumber(pump), cmsgpack.unpack(running), cmsgpack.unpack(told)
 redis.call('HSET', g.nodes, number, cmsgpack.pack(mine))
+
+redis.call('PUBLISH', channel, '')
 
 local rank, nodes = 0, 0
 local all = redis.call('HGETALL', g.nodes)

@@ -1,8 +1,7 @@
 -- Settle occurrences, each once: mint its job (or drop it with a counted reason) and advance its recurrence to the next due.
 -- KEYS    job: repeat repeat: global.active
 -- ARGV    occurrences
--- RETURNS [per occurrence: [1, id] minted | [2, id or ''] already, with the job of that due | [3] dropped, by the caller or by its overlap | [4] stale: ask tick again | [5] unreadable: its row is damaged | [6] older: of a version that another had replaced by then]
--- ERRORS  MALFORMED an occurrence is not as below; none of them is settled
+-- RETURNS [per occurrence: [1, id] minted | [2, id or ''] already, with the job of that due | [3] dropped, by the caller or by its overlap | [4] stale: ask tick again | [5] unreadable: its row is damaged | [6] older: of a version that another had replaced by then | [7] malformed: it is not as below]
 -- INCLUDE time counters news ring bell close rows cancel overlap birth
 -- `occurrences` is msgpack, a hundred or so, in order: [recurrence, revision, due_ms, next_ms or false: nothing follows, id or
 -- false: a drop, lane, lane as written or false, missed or skipped: which a drop is, of how many dues, at_ms, last_ms]. `at_ms`:
@@ -24,13 +23,6 @@ local active = redis.call('HMGET', g.active, 'generation', 'at')
 local function is_replaced(generation, due_ms, next_ms, is_drop)
   if not (generation and active[1] and active[2] and tonumber(generation) < tonumber(active[1])) then return false end
   return due_ms > tonumber(active[2]) or (is_drop and (not next_ms or next_ms > tonumber(active[2])))
-end
-
-local wanted = cmsgpack.unpack(occurrences)
-for i, one in ipairs(wanted) do
-  if not is_well_formed(one) then
-    return redis.error_reply('MALFORMED occurrence ' .. i .. ': expected it as the header says; none was settled')
-  end
 end
 
 -- What a row remembers, nil if it cannot be read. No error may break the call off here: other occurrences are written already.
@@ -106,8 +98,11 @@ local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, 
   return {1, id}
 end
 
+-- A row that is damaged may ask for what cannot be, an instant past all counting: the others of its call go on.
 local answers = {}
-for i, one in ipairs(wanted) do answers[i] = settle_one(unpack(one, 1, 11)) end
+for i, one in ipairs(cmsgpack.unpack(occurrences)) do
+  answers[i] = is_well_formed(one) and settle_one(unpack(one, 1, 11)) or {7}
+end
 file_archived(q)
 close(q)
 return answers
