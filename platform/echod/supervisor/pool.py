@@ -94,7 +94,8 @@ class Pool:
         if self.waiting:
             self._hand_out(depth)
         alone = len(self.waiting.alone)
-        starting = sum(worker.life.phase is Phase.STARTING for worker in self._workers)
+        # One that has said why it cannot start counts until it is gone: then is judged when the next may.
+        starting = sum(worker.life.phase in {Phase.STARTING, Phase.FAILED} for worker in self._workers)
         needed = alone - (alone - len(self.waiting)) // self.function.at_once  # one each, and as many as carry the rest
         short = min(needed - starting, self.startable())
         for _ in range(short):
