@@ -205,6 +205,7 @@ SHOWN: dict[str, dict[str, str]] = {  # verb, kind: the test that must have seen
     "recur": {
         "changed": "recurrences: a_recurrence_is_created_then_the_same_then_changed",
         "created": "recurrences: a_recurrence_is_created_then_the_same_then_changed",
+        "moved": "recurrences: a_next_that_was_computed_from_another_last_due_is_refused",
         "older": "recurrences: an_older_generation_is_refused",
         "same": "recurrences: a_recurrence_is_created_then_the_same_then_changed",
         "taken": "recurrences: a_name_of_code_is_not_taken_at_run_time",
