@@ -13,6 +13,7 @@ from echod.bus.clock import StepWatch
 from echod.model.ids import NodeId
 from echod.model.job import Child, Mint
 from echod.pump.outbox import Outbox
+from echod.pump.setbacks import Setbacks
 from echofn.manifest import Backoff, Constant, Exponential, Linear, Policy, Waits
 from server import PATIENCE_S, Server
 
@@ -420,7 +421,7 @@ async def test_a_child_stays_until_a_sweep_of_out_cannot_mint_it_again(bus: Bus,
     await settle(bus, [done(await claim_one(bus))])
     server.clock.advance(20_000)
     await bus.beat(pump=True)
-    outbox = Outbox(bus)
+    outbox = Outbox(bus, Setbacks())
     outbox.heard(["p"])
     assert await outbox.sweep() == 1
     assert await claim(bus) == []
