@@ -7,12 +7,13 @@ wiped by the next one.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -35,12 +36,14 @@ class Scratch:
         """Make it, once, and wipe what killed nodes left beside it. Raises OSError where it cannot be written."""
         if self._lock >= 0:
             return
-        self._own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = os.open(self._own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for entry in list(os.scandir(self._root)):
-            if entry.path != str(self._own) and _is_left(entry):
-                wipe(Path(entry.path))
+        self._root.mkdir(parents=True, exist_ok=True)
+        with _alone_in(self._root):  # one that is made and not locked yet looks as if it were left
+            self._own.mkdir(mode=0o700, exist_ok=True)
+            self._lock = os.open(self._own, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left = [Path(entry.path) for entry in os.scandir(self._root) if _is_left(entry)]
+        for folder in left:
+            wipe(folder)
 
     def fresh(self, name: str) -> Path:
         """An empty folder that only we and the worker may enter. Raises OSError."""
@@ -67,6 +70,17 @@ def wipe(folder: Path) -> None:
         done = subprocess.run(["rm", "-rf", "--", str(folder)], capture_output=True, check=False)
         if done.returncode:
             _log.warning("scratch.not_wiped", folder=str(folder), error=f"{type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def _alone_in(root: Path) -> Iterator[None]:
+    """Nobody else opens a folder there meanwhile."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _is_left(entry: os.DirEntry[str]) -> bool:

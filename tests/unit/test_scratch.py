@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from echod.scratch import Scratch, wipe
@@ -31,6 +32,22 @@ def test_what_a_killed_node_left_is_wiped_and_what_a_live_one_holds_is_not(tmp_p
     assert held.exists()
     fresh.close()
     alive.close()
+
+
+def test_folders_that_are_made_at_once_are_each_others_and_left_by_nobody(tmp_path: Path) -> None:
+    """A node's workers and what it imports, or two nodes: one that is made and not held yet is not wiped."""
+
+    def opened(name: str) -> bool:
+        scratch = Scratch(tmp_path / "tmp", name)
+        scratch.open()
+        folder = scratch.fresh("WRK1")
+        is_there = folder.is_dir()
+        scratch.close()
+        return is_there
+
+    with ThreadPoolExecutor(8) as at_once:
+        assert all(at_once.map(opened, [f"NOD{number}" for number in range(400)]))
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
