@@ -21,6 +21,7 @@ MAX_TYPE = 256
 MAX_MESSAGE = 16 * 1024
 MAX_TRACEBACK = 64 * 1024
 MAX_WAIT_MS = 366 * 86_400_000
+CHILD_BYTES = 1000  # as which a child counts beside its payload: the server keeps each apart
 _MOST = 10**15  # of microseconds or bytes
 _CAUSES = frozenset({"error", "payload", "result", "memory", "protocol"})
 
@@ -92,11 +93,10 @@ def error_of_leaving(left: frames.Left) -> Error:
 
 
 def size_of(verdict: Verdict) -> int:
-    """About how many bytes a verdict takes on its way, beside a few dozen."""
+    """About how many bytes a verdict takes on its way, or costs as much as, beside a few dozen."""
     match verdict:
         case Done():
-            children = sum(len(child.mint.payload) + 100 for child in verdict.children) if verdict.children else 0
-            return len(verdict.result) + children
+            return len(verdict.result) + sum(len(child.mint.payload) + CHILD_BYTES for child in verdict.children)
         case Retry() | Dead():
             return len(verdict.error.traceback) + len(verdict.error.message)
         case _:

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from echod.model.ids import JobId, VersionId
-from echod.model.job import Cancelled, Claimed, Dead, Delay, Done, Retry, RunRecord
+from echod.model.job import Cancelled, Child, Claimed, Dead, Delay, Done, Hold, Mint, Retry, RunRecord
 from echod.supervisor import outcomes
 from echod.supervisor.channel import Fault
+from echod.supervisor.feed import MOST_BYTES
 from echod.supervisor.leases import MOST_PER_CALL, Book, Lease, granted
 from echofn import frames
 from echofn.manifest import Constant, CronTrigger, Function, Policy, QueueTrigger, WebhookTrigger
@@ -345,3 +346,10 @@ def test_a_run_that_was_given_no_ids_has_no_children(number: int) -> None:
     made.first_child = 0
     with pytest.raises(Fault):
         outcomes.of(made, RUN, said("done", children=(child(number),)), {"shop.pack": FUNCTION}.get, roll=0.5)
+
+
+def test_a_call_is_full_of_small_children_before_they_hold_up_the_server() -> None:
+    run = RunRecord("WRK1", "DEP1", 0, 5, 1000, 4096, True)
+    children = tuple(Child("f", Mint(id=JobId(f"JOB{number}"), payload=b"\xc0")) for number in range(1000))
+    verdict = Done(Hold(JobId("JOB"), 1, "h"), run, b"\xc0", children=children)
+    assert 4 <= MOST_BYTES / outcomes.size_of(verdict) <= 5
