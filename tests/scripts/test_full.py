@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from audit import audit, open_books
-from doing import LEASE_MS, ME, claim, claim_one, done, mint, retry, settle
+from doing import LEASE_MS, ME, claim, claim_one, done, hold, mint, retry, settle
 from echod.bus import Bus
 from echod.errors import BusFull
 from echod.model.ids import VersionId
@@ -37,6 +37,25 @@ async def test_waiting_jobs_are_claimed_and_end_although_no_job_can_be_minted(bu
     await settle(bus, [done(job) for job in following])
     books = audit(full, "f")
     assert (len(books.done), len(books.schedule), len(books.active), books.lanes) == (2, 1, 0, {})
+
+
+async def test_what_frees_or_ends_something_goes_on_although_memory_is_out(bus: Bus, full: Server) -> None:
+    """Leases are renewed, jobs cancelled, drained and purged, schedules and settings taken back, lost leases found."""
+    await bus.recur("f", "r", rule="x", tz="UTC", trigger=b"", payload=b"\x05", next_ms=10**15, generation=None)
+    first, second = await mint(bus, "g", count=2)
+    running, lost = await claim(bus, 2)
+    fill(full)
+    assert (await bus.extend("f", [hold(running)], 10 * LEASE_MS, begun=[hold(running)])).lost == ()
+    assert await bus.cancel("g", first) == "cancelled"
+    assert await bus.drain("g", [second]) == (second,)
+    assert await bus.purge("g", [first, second], ["cancelled"]) == (first, second)
+    assert await bus.unrecur("f", "r", None) == "removed"
+    await bus.set("f", {"concurrency": 9})
+    full.clock.advance(LEASE_MS + 1)
+    assert (await bus.tick("f")).recovered == 1
+    await settle(bus, [done(running)])
+    assert audit(full, "f").state_of(lost.id) == "pending"
+    assert audit(full, "g").rows == {}
 
 
 async def test_a_version_that_filled_the_memory_can_be_left(bus: Bus, full: Server) -> None:
