@@ -12,6 +12,7 @@ from echod.bus import Bus
 from echod.bus.answers import LogLine
 from echod.model.ids import JobId
 from echod.model.job import Mint, Unique
+from echofn.manifest import Constant, Policy
 from server import Server
 
 DAY_MS = 86_400_000
@@ -190,3 +191,32 @@ async def test_a_young_child_gives_way_at_twice_the_bytes(bus: Bus, server: Serv
     assert list(books.done) == ids[-len(books.done) :]
     assert 3000 < int(books.meta["ab"]) <= 6000
     assert "cut" in books.meta
+
+
+async def test_whoever_ends_jobs_trims_twice_as_many_of_the_archive(bus: Bus, server: Server) -> None:
+    """A settle, a cancel and a drain: an archive that is too long gets shorter by whatever is added to it."""
+    await mint(bus, count=20)
+    await settle(bus, [done(job) for job in await claim(bus, 20)])
+    server.clock.advance(11_000)
+    server.command("HSET", "emq:{f}:meta", "keep_count", 0)
+    first, *others, last = await mint(bus, count=5)
+    await bus.cancel("f", first)
+    assert len(audit(server, "f").done) == 20 + 1 - 2
+    await bus.drain("f", others)
+    assert len(audit(server, "f").done) == 19 + 3 - 6
+    (job,) = await claim(bus)
+    assert job.id == last
+    await settle(bus, [done(job)])
+    assert len(audit(server, "f").done) == 16 + 1 - 2
+
+
+async def test_a_job_that_is_tried_for_ever_keeps_fifty_entries_of_its_history(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(retries=100, backoff=Constant(0)), 1)
+    (id,) = await mint(bus)
+    for _ in range(53):
+        (job,) = await claim(bus)
+        await settle(bus, [retry(job, 0)])
+        await bus.tick("f")
+    record = await bus.job(id, queue="f")
+    assert record is not None
+    assert [entry.attempt for entry in record.history] == list(range(4, 54))
