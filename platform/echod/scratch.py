@@ -13,7 +13,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
 
@@ -73,7 +73,7 @@ def wipe(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone_in(root: Path) -> Iterator[None]:
+def _alone_in(root: Path) -> Generator[None]:
     """Nobody else opens a folder there meanwhile."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
