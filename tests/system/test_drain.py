@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-import rig as rigs
-from acting import SOURCE, Make, all_done
-from echofn.manifest import Function
-from rig import Rig, function
-from server import Server
-
-
-@pytest.fixture
-def make(server: Server, tmp_path: Path) -> Make:
-    def make(*functions: Function, source: str = SOURCE, **options: Any) -> AbstractAsyncContextManager[Rig]:
-        return rigs.rig(server.address, tmp_path, source, functions or (function("act"),), **options)
-
-    return make
+from acting import Make, all_done
+from rig import function
 
 
 async def test_a_drain_lets_runs_end_and_gives_back_the_rest(make: Make, tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,25 +17,8 @@ import rig as rigs
 from acting import SOURCE, Make, alive, all_done, heard_cancel, result_of
 from echod.bus import working
 from echod.model.job import Verdict
-from echofn.manifest import Function
 from rig import Rig, function
 from server import Server
-
-
-@pytest.fixture
-def make(server: Server, tmp_path: Path) -> Make:
-    def make(*functions: Function, source: str = SOURCE, **options: Any) -> AbstractAsyncContextManager[Rig]:
-        return rigs.rig(server.address, tmp_path, source, functions or (function("act"),), **options)
-
-    return make
-
-
-@pytest.fixture
-async def node(make: Make) -> AsyncIterator[Rig]:
-    """A node that serves `act` and `spread`."""
-    async with make(function("act", timeout_ms=120_000), function("spread")) as made:
-        yield made
-
 
 # ---- cancel, pause, leases ----------------------------------------------------------------------------------------
 

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import rig as rigs
-from acting import SOURCE, Make, descriptors, result_of
+from acting import Make, descriptors, result_of
 from echod.errors import BusAway
 from echod.model.job import NO_LANE
 from echod.supervisor import journal
-from echofn.manifest import Function
 from echofn.processes import descendants
 from rig import Rig, function
-from server import Server
-
-
-@pytest.fixture
-def make(server: Server, tmp_path: Path) -> Make:
-    def make(*functions: Function, source: str = SOURCE, **options: Any) -> AbstractAsyncContextManager[Rig]:
-        return rigs.rig(server.address, tmp_path, source, functions or (function("act"),), **options)
-
-    return make
-
-
-@pytest.fixture
-async def node(make: Make) -> AsyncIterator[Rig]:
-    """A node that serves `act` and `spread`."""
-    async with make(function("act", timeout_ms=120_000), function("spread")) as made:
-        yield made
-
 
 # ---- children and output ------------------------------------------------------------------------------------------
 

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +18,9 @@ from echod.supervisor import pool
 from echod.supervisor import worker as workers
 from echod.supervisor.bells import AGAIN_S
 from echofn import frames
-from echofn.manifest import Constant, Function
+from echofn.manifest import Constant
 from rig import Rig, function
 from server import Server
-
-
-@pytest.fixture
-def make(server: Server, tmp_path: Path) -> Make:
-    def make(*functions: Function, source: str = SOURCE, **options: Any) -> AbstractAsyncContextManager[Rig]:
-        return rigs.rig(server.address, tmp_path, source, functions or (function("act"),), **options)
-
-    return make
-
-
-@pytest.fixture
-async def node(make: Make) -> AsyncIterator[Rig]:
-    """A node that serves `act` and `spread`."""
-    async with make(function("act", timeout_ms=120_000), function("spread")) as made:
-        yield made
-
 
 # ---- verdicts -----------------------------------------------------------------------------------------------------
 

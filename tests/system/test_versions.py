@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,8 @@ from echod.model.ids import JobId
 from echod.supervisor import crews, following
 from echod.supervisor.leases import Lease
 from echod.supervisor.line import Line
-from echofn.manifest import Function
-from rig import Rig, function
+from rig import function
 from server import Server
-
-
-@pytest.fixture
-def make(server: Server, tmp_path: Path) -> Make:
-    def make(*functions: Function, source: str = SOURCE, **options: Any) -> AbstractAsyncContextManager[Rig]:
-        return rigs.rig(server.address, tmp_path, source, functions or (function("act"),), **options)
-
-    return make
 
 
 def _version(text: str) -> str:
