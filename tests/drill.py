@@ -25,8 +25,8 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -41,7 +41,7 @@ from nodes import TOKEN, Node, alive, until
 from server import Server
 
 LEASE = "2s"
-EPOCH = 50  # rounds on one server; then a fresh one, so that nothing has been trimmed when it is counted
+EPOCH = 100  # rounds on one server; then a fresh one, so that nothing has been trimmed when it is counted
 HANDLERS = """
 import os, time
 from echofn import queue, every, Context, Retry
@@ -155,12 +155,15 @@ class Epoch:
             for _ in range(rounds):
                 self._round()
             return self._counted()
+        except AssertionError:
+            shutil.copytree(self._server.folder, self._place / "server", ignore=shutil.ignore_patterns("*.sock"))
+            raise
         finally:
             for sender in self._senders:
                 sender.over.set()
             for part in self._parts.values():
                 part.close()
-            self._server.stop()
+            self._server.remove()
 
     def _start(self, name: str) -> None:
         role = name.partition("-")[0]
@@ -297,8 +300,8 @@ def drill(rounds: int, seed: int, place: Path) -> dict[str, Any]:
         told = epoch.run(min(EPOCH, rounds - start))
         kills.update(told.pop("kills"))
         total.update(told)
-        print(f"{start + EPOCH} of {rounds} rounds, {dict(total)}", file=sys.stderr, flush=True)
-        subprocess.run(["rm", "-rf", str(place / f"epoch-{number}")], check=True)
+        print(f"{min(start + EPOCH, rounds)} of {rounds} rounds, {dict(total)}", file=sys.stderr, flush=True)
+        shutil.rmtree(place / f"epoch-{number}")
     return {"seed": seed, "rounds": rounds, "kills": dict(kills), **total, "seconds": round(time.monotonic() - began)}
 
 
@@ -307,8 +310,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9))
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="echod-drill-") as place:
-        print(json.dumps(drill(asked.rounds, asked.seed, Path(place))))
+    place = Path(tempfile.mkdtemp(prefix="echod-drill-"))
+    try:
+        print(json.dumps(drill(asked.rounds, asked.seed, place)))
+    except AssertionError:
+        print(f"seed {asked.seed}; the logs and the server's files are in {place}", file=sys.stderr)
+        raise
+    shutil.rmtree(place)
 
 
 if __name__ == "__main__":
