@@ -121,7 +121,7 @@ class Sender(threading.Thread):
                     elif status not in (429, 503):
                         self.refused.append((status, answer))
                 self.tries += 1
-                time.sleep(0.004)
+                time.sleep(0.02)
 
 
 class Epoch:

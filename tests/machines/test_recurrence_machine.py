@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
 from collections.abc import Coroutine
 from pathlib import Path
@@ -136,6 +137,7 @@ class RecurrenceMachine(ScheduleRules, RuleBasedStateMachine):
         self.do(self._close())
         self.do(self.loop.shutdown_default_executor())
         self.loop.close()
+        shutil.rmtree(self.place)
 
 
 def test_each_instant_has_one_outcome_under_any_history(shared_server: Server) -> None:
