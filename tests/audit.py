@@ -199,7 +199,8 @@ def _audit_limits(books: Books) -> None:
     """Each active job is counted once in its lane where lanes are limited; of lanes that are gone nothing is kept."""
     of_active = [books.rows[id] for id in books.active]
     counted = collections.Counter(row.get(b"l", b"-").decode() for row in of_active if b"k" in row)
-    assert books.of_lanes(":a") == {lane: str(count) for lane, count in counted.items()}
+    if "recount" not in books.meta:
+        assert books.of_lanes(":a") == {lane: str(count) for lane, count in counted.items()}
     if {"lc", "own"} & books.limits.keys() and "judge" not in books.meta:
         assert all(b"k" in row for row in of_active), "an active job that its lane's limit does not know of"
     assert books.of_lanes(":v").keys() == books.later.keys() | books.held

@@ -188,6 +188,33 @@ async def test_a_lost_row_of_a_running_job_ends_in_the_morgue_and_gives_its_plac
     audit(server, "f")
 
 
+async def test_of_lost_rows_among_many_lanes_the_places_are_given_back_some_lanes_a_call(
+    bus: Bus, server: Server
+) -> None:
+    """One row goes, and more of them while lanes are counted again for it; each lane may start its next job after."""
+    await bus.configure("f", Policy(lane_concurrency=1), 1)
+    lanes = [f"L{number}" for number in range(1500)]
+    await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"", lane=lane) for lane in lanes for _ in range(2)])
+    jobs = [job for _ in range(3) for job in await claim(bus, 500, lease_ms=60_000)]
+    assert len(jobs) == 1500
+    first, later = jobs[:1], jobs[-300:]
+    for gone in (first, later):
+        server.command("DEL", *(f"emq:{{f}}:job:{job.id}" for job in gone))
+        server.command("ZADD", "emq:{f}:active", *(part for job in gone for part in (0, job.id)))
+        tick = await bus.tick("f", limit=500)
+        assert (tick.recovered, tick.more) == (len(gone), True)
+    parts = 0
+    while tick.more:
+        tick = await bus.tick("f", limit=500)
+        parts += 1
+    assert parts > 1
+    books = audit(server, "f")
+    assert "recount" not in books.meta
+    assert len(books.of_lanes(":a")) == 1199
+    assert {job.lane for job in await claim(bus, 500)} == {job.lane for job in [*first, *later]}
+    audit(server, "f")
+
+
 async def test_a_renewed_lease_is_not_recovered(bus: Bus, server: Server) -> None:
     await mint(bus)
     job = await claim_one(bus, lease_ms=60_000)

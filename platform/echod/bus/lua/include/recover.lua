@@ -29,20 +29,45 @@ local function backoff_ms(q, failures, roll)
   return math.floor(roll * math.min(backoff.cap_ms or 600000, (backoff.base_ms or 500) * 2 ^ (failures - 1)))
 end
 
--- Nobody knows in which lane a job counted whose row is gone: count the active jobs of all lanes again, at once.
-local function recount_lanes(q)
-  local counts, fields = {}, redis.call('HGETALL', q.lanes)
+-- Nobody knows in which lane a job counted whose row is gone: the active jobs of all lanes are counted again, some lanes a call.
+-- `meta.recount` is 'cursor again': again is 1 if more rows were found gone since the cursor began.
+local LANES_RECOUNTED = 1000
+
+local function recount_later(q)
+  local begun = string.match(redis.call('HGET', q.meta, 'recount') or '', '%d+')
+  redis.call('HSET', q.meta, 'recount', begun and begun .. ' 1' or '0 0')
+end
+
+local function counted_by_lane(q)
+  local counts = {}
   for _, id in ipairs(redis.call('ZRANGE', q.active, 0, -1)) do
     local row = redis.call('HMGET', job_key(q, id), 'k', 'l')
     if row[1] then counts[row[2] or '-'] = (counts[row[2] or '-'] or 0) + 1 end
   end
-  for i = 1, #fields, 2 do
-    local lane = string.match(fields[i], '^(.*):a$')
-    if lane and counts[lane] ~= tonumber(fields[i + 1]) then
-      if counts[lane] then redis.call('HSET', q.lanes, fields[i], counts[lane]) else redis.call('HDEL', q.lanes, fields[i]) end
+  return counts
+end
+
+-- Answers whether something is left to count.
+local function recount_lanes(q)
+  local cursor, again = string.match(redis.call('HGET', q.meta, 'recount') or '', '(%d+) (%d)')
+  if not cursor then return false end
+  local scan = redis.call('HSCAN', q.lanes, cursor, 'MATCH', '*:a', 'COUNT', LANES_RECOUNTED)
+  local found = scan[2]
+  local counts = #found > 0 and counted_by_lane(q) or {}
+  for i = 1, #found, 2 do
+    local lane = string.sub(found[i], 1, -3)
+    if counts[lane] ~= tonumber(found[i + 1]) then
+      if counts[lane] then redis.call('HSET', q.lanes, found[i], counts[lane]) else redis.call('HDEL', q.lanes, found[i]) end
       if redis.call('SISMEMBER', q.held, lane) == 1 then reseat(q, lane) end
     end
   end
+  local is_over = scan[1] == '0'
+  if is_over and again == '0' then
+    redis.call('HDEL', q.meta, 'recount')
+    return false
+  end
+  redis.call('HSET', q.meta, 'recount', is_over and '0 0' or scan[1] .. ' ' .. again)
+  return true
 end
 
 -- A lease has ended. A job that had begun is charged, cause `lost`; one that had not goes back uncharged, but not for ever.
@@ -144,7 +169,7 @@ local function recover(q, limit, roll)
   if from then ids = redis.call('ZRANGEBYSCORE', q.active, '-inf', text(math.min(now, from - 1)), 'LIMIT', 0, limit) end
   local is_any_gone = false
   for index, id in ipairs(ids) do is_any_gone = lose(q, id, fraction(roll, index)) or is_any_gone end
-  if is_any_gone and lane_limits(q) then recount_lanes(q) end
+  if is_any_gone and lane_limits(q) then recount_later(q) end
   file_archived(q)
   return #ids, #ids == limit, left
 end
@@ -189,6 +214,8 @@ local function turn(q, limit, roll, found)
   local more_judged = keep_limits(q)
   local promoted, more_due = promote(q, limit)
   local recovered, more_lost, hold_ms = recover(q, limit, roll)
+  local more_counted = lane_limits(q) and recount_lanes(q)
   local dues = due_recurrences(q, limit, found)
-  return promoted, recovered, more_due or more_lost or more_judged or dues == limit, next_event(q, hold_ms, dues)
+  local more = more_due or more_lost or more_judged or more_counted or dues == limit
+  return promoted, recovered, more, next_event(q, hold_ms, dues)
 end
