@@ -52,6 +52,24 @@ class Kin:
                         waiting.set_result(None)
                 self._settled.clear()
 
+    async def left_to_end(self, pid: int, within_s: float) -> None:
+        """Wait until a process is gone that takes all below it along once its parent is dead, if it has come to us.
+
+        As a stray it would be stopped in the middle of that, and stay stopped for ever if we died, too.
+        """
+        if self._former is None or pid not in (processes.children_of_main_thread() or ()):
+            return
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        handle = os.pidfd_open(pid)
+        loop.add_reader(handle, gone.set)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(gone.wait(), within_s)
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+        _reap(pid)
+
     async def end_strays(self) -> tuple[int, ...]:
         """Kill each stray with everything below it, and wait until they are gone; those that there were."""
         found = set[int]()
@@ -81,8 +99,12 @@ def _end(child: int) -> None:
     """Kill a child and what is below it; the next call finds it dead, and reaps it."""
     with contextlib.suppress(PermissionError):  # without walls it may have become somebody else (sudo)
         processes.kill_tree(child)
+    _reap(child)
+
+
+def _reap(child: int) -> None:
     os.waitpid(child, os.WNOHANG | processes.WALL)
 
 
 _kin = Kin()
-adopt, started, end_strays = _kin.adopt, _kin.started, _kin.end_strays
+adopt, started, left_to_end, end_strays = _kin.adopt, _kin.started, _kin.left_to_end, _kin.end_strays

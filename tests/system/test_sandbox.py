@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,18 @@ def test_a_daemon_that_kills_keeper_and_base_together_is_ended_by_the_node(
         node.save("orphans.py", ORPHANS + f"orphan({str(told)!r}, 1)\n")
         until(lambda: are_gone(told))
         assert node.call("m.names") is True
+
+
+def test_a_base_that_lost_its_keeper_is_left_to_end_by_itself(node: Node) -> None:
+    """Stopped, as strays are before they are killed, it would stay so for ever if the node died in that moment."""
+    node.start("dev", ECHOD_TOKEN=TOKEN)
+    node.call("m.who")
+    keeper, base = [pid for pid in node.descendants() if b"echofn.base" in command(pid)][:2]  # from above
+    os.kill(keeper, signal.SIGKILL)
+    until(lambda: "base.died" in node.said())
+    assert not alive(base)
+    assert "strays.ended" not in node.said()
+    node.call("m.who")
 
 
 def are_gone(told: Path) -> bool:

@@ -136,9 +136,11 @@ class Base:
             _log.error("base.not_started", error=str(error))
         finally:
             theirs.close()
-            self._disconnect(ours)
+            base = self._disconnect(ours)
             if process is not None:
                 await _end(process)
+                if base is not None:
+                    await kin.left_to_end(base, END_WITHIN_S)
                 if strays := await kin.end_strays():
                     _log.warning("strays.ended", pids=strays)
             self._bereave()
@@ -166,8 +168,8 @@ class Base:
             for task in (gone, closing, suspected, up):
                 task.cancel()
 
-    def _disconnect(self, ours: socket.socket) -> None:
-        """Hear its last words and hang up, which ends it if it still runs."""
+    def _disconnect(self, ours: socket.socket) -> int | None:
+        """Hear its last words and hang up, which ends it if it still runs; the process that was up, if one was."""
         if self._sock is ours:
             self._readable()
             self._loop.remove_reader(ours)
@@ -177,8 +179,9 @@ class Base:
             _close(descriptors)
         self._outbox.clear()
         ours.close()
-        self._sock, self.pid = None, None
+        base, self._sock, self.pid = self.pid, None, None
         self._came_up.clear()
+        return base
 
     def _bereave(self) -> None:
         """Whoever is still listed died with the base."""
