@@ -9,6 +9,7 @@
 -- An empty word goes out on `channel`, the caller's own: if it does not arrive, the connection for news is deaf.
 -- If names are on the bell while the caller's own pop is out, that pop may never have arrived.
 -- A call looks at a few hundred queues, from `cursor` on ('0': the first); the call that answers '0' has looked at the last.
+-- A small hash answers a scan with all that it has, be it 512: then the cursor is 'place.done', and the next call goes on in that answer.
 -- Their bases are derived from the global one by the queue's name.
 local QUEUES_A_CALL = 200
 local mine = redis.call('HGET', g.nodes, number)
@@ -46,10 +47,13 @@ local stepped = note_step(tonumber(expected_ms))
 if pump == '1' then redis.call('HSET', g.hold, 'seen', now) end
 local queues, due, unsent = {}, {}, {}
 local promoted, recovered, more, budget = 0, 0, false, tonumber(limit)
-local scan = redis.call('HSCAN', g.queues, cursor, 'COUNT', QUEUES_A_CALL)
-local names = scan[2]
-for i = 1, #names, 2 do
-  local name = names[i]
+local place, done = string.match(cursor, '^(%d+)%.?(%d*)$')
+local first = (tonumber(done) or 0) + 1
+local scan = redis.call('HSCAN', g.queues, place, 'COUNT', QUEUES_A_CALL)
+local last = #scan[2] / 2
+if last >= first + QUEUES_A_CALL * 1.5 then last = first + QUEUES_A_CALL - 1 end
+for i = first, last do
+  local name = scan[2][2 * i - 1]
   local q = space((string.gsub(g.base, '~}:$', name .. '}:')))
   local heal_in_ms = heal(q, listed[name])
   local next_in_ms = false
@@ -71,4 +75,5 @@ for i = 1, #names, 2 do
 end
 if pump == '1' then collect_versions(VERSIONS_AT_ONCE) end
 local active = redis.call('HMGET', g.active, 'version', 'generation', 'at')
-return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped, redis.call('LLEN', g.wake), scan[1]}
+return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped, redis.call('LLEN', g.wake),
+  last < #scan[2] / 2 and place .. '.' .. last or scan[1]}
