@@ -169,6 +169,16 @@ async def test_a_job_whose_row_was_evicted_ends_in_the_morgue_and_is_not_run_wit
     audit(server, "f")
 
 
+async def test_relief_takes_no_more_rows_than_one_call_may_of_all_queues_together(bus: Bus, server: Server) -> None:
+    for queue in ("f", "g"):
+        await mint(bus, queue, count=3)
+        await settle(bus, [done(job) for job in await claim(bus, 3, queue)], queue)
+    server.clock.advance(11_000)
+    for limit, left in ((2, 4), (3, 1), (3, 0)):
+        await bus.run("relieve", limit=limit)
+        assert sum(len(audit(server, queue).done) for queue in ("f", "g")) == left
+
+
 async def test_results_that_pile_up_within_seconds_are_bounded_when_memory_is_out() -> None:
     """The last ten seconds are kept for mints that are sent again, but not without an end."""
     async with running("--maxmemory-policy", "noeviction") as server:

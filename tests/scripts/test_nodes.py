@@ -107,6 +107,15 @@ async def test_pumps_are_ranked_and_plain_nodes_are_not(server: Server) -> None:
         await bus.close()
 
 
+async def test_a_node_that_died_is_forgotten_an_hour_after_its_lease(bus: Bus, server: Server) -> None:
+    """Until then it gets its number back if it comes again."""
+    await bus.run("join", node="NODdead", lease_ms=60_000, info=b"")
+    for later_ms, numbers in ((3_650_000, [b"0", b"1"]), (11_000, [b"0"])):
+        server.clock.advance(later_ms)
+        await bus.beat(pump=False)
+        assert server.command("HKEYS", "emq:{~}:nodes") == numbers
+
+
 async def test_a_beat_ticks_all_queues_and_names_the_next_events(bus: Bus, server: Server) -> None:
     await mint(bus, "f", in_ms=1000)
     await mint(bus, "Ü", in_ms=60_000)

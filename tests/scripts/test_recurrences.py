@@ -147,6 +147,28 @@ async def test_what_is_due_after_a_switch_waits_until_the_row_is_of_the_new_vers
     audit(server, "f")
 
 
+async def test_a_drop_reaches_up_to_a_switch_and_not_past_it(bus: Bus) -> None:
+    """Of instants after the switch the rule of that version says what becomes of them; the one at it was due before."""
+    for version in ("DEP00000000001", "DEP00000000002"):
+        await bus.put_version(VersionId(version), [b""], b"")
+        active = await bus.activate(VersionId(version))
+        await write(bus, generation=1)
+    assert active.since_ms is not None
+    at_ms = active.since_ms
+
+    async def drop(due_ms: int, next_ms: int | None, dropped: int) -> str:
+        return (await bus.occur("f", "r", 1, due_ms, next_ms=next_ms, job=None, drop="missed", dropped=dropped)).outcome
+
+    assert await drop(FIRST_MS, at_ms + 1, 2) == "older"
+    assert await drop(FIRST_MS, None, 2) == "older"
+    assert (await row(bus)).missed == 0
+    assert await drop(FIRST_MS, at_ms - 1, 2) == "dropped"
+    assert await drop(at_ms - 1, at_ms, 2) == "dropped"
+    assert (await row(bus)).missed == 4
+    assert await drop(at_ms, at_ms + 1, 1) == "dropped"  # alone it has nothing with it that is the other version's
+    assert await drop(at_ms + 1, at_ms + 2, 1) == "older"
+
+
 async def test_an_older_due_meets_the_same_answer_after_others_followed(bus: Bus) -> None:
     await write(bus)
     ids = [(await occur(bus, FIRST_MS + step * 1000)).id for step in range(5)]
@@ -386,6 +408,17 @@ async def test_a_paused_rule_is_silent_and_resumes_from_the_instant_given(bus: B
     assert await counted(bus, "skipped") == 8
     assert await bus.resume_recurrence("f", "r", FIRST_MS + 1, skipped=1) == "ok"  # sent again: nothing more
     assert (await row(bus)).next_ms == FIRST_MS + 9000
+
+
+async def test_a_rule_that_is_resumed_is_parked_no_more(bus: Bus) -> None:
+    """Its next was computed just now: an error of before would hide it."""
+    await write(bus)
+    assert await bus.park_recurrence("f", "r", 1, "no next instant")
+    assert await bus.pause_recurrence("f", "r")
+    assert (await row(bus)).error == "no next instant"
+    assert await bus.resume_recurrence("f", "r", FIRST_MS + 9000) == "ok"
+    found = await row(bus)
+    assert (found.error, found.next_ms) == ("", FIRST_MS + 9000)
 
 
 async def test_a_resume_computed_by_a_rule_that_was_changed_writes_nothing(bus: Bus) -> None:
