@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from audit import audit, open_books
-from doing import LEASE_MS, ME, claim, claim_one, done, hold, mint, retry, settle
+from doing import LEASE_MS, ME, claim, claim_one, counted, done, hold, mint, retry, settle
 from echod.bus import Bus
 from echod.errors import BusFull
 from echod.model.ids import VersionId
@@ -166,6 +166,7 @@ async def test_a_job_whose_row_was_evicted_ends_in_the_morgue_and_is_not_run_wit
     assert record is not None
     assert record.error is not None
     assert (record.state, record.error.cause) == ("dead", "missing")
+    assert await counted(bus, "dead") == 1
     audit(server, "f")
 
 
