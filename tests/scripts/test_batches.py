@@ -337,6 +337,25 @@ async def test_what_was_released_gathers_again(bus: Bus, server: Server) -> None
     assert await turns(bus, 1) == [ids]
 
 
+async def test_what_comes_back_late_gathers_from_then_on(bus: Bus, server: Server) -> None:
+    await batched(bus, 2, WAIT_MS)
+    await mint(bus, count=2)
+    first, second = await claim(bus)
+    server.clock.advance(WAIT_MS)
+    await settle(bus, [done(first), Release(hold(second))])
+    books = audit(server, "f")
+    assert books.later == {"-": int(books.rows[second.id][b"w"]) + WAIT_MS}
+
+
+async def test_a_lane_at_its_rate_gathers_on_when_its_window_ends(bus: Bus, server: Server) -> None:
+    await batched(bus, 2, WAIT_MS, lane_rate="2/10s")
+    await mint(bus, count=2)
+    assert len(await claim(bus)) == 2
+    (id,) = await mint(bus)
+    books = audit(server, "f")
+    assert books.later == {"-": int(books.rows[id][b"m"]) + WAIT_MS}
+
+
 async def test_a_lane_that_gathered_has_earned_no_credit(bus: Bus, server: Server) -> None:
     await batched(bus, 2, WAIT_MS)
     await mint(bus, lane="a")
@@ -363,6 +382,15 @@ async def test_after_the_clock_went_back_a_lane_waits_anew_and_not_for_the_hour(
     server.clock.advance(WAIT_MS // 2 + 1)
     await bus.tick("f")
     assert [len(turn) for turn in await turns(bus, 1)] == [2]
+
+
+async def test_a_job_of_the_future_is_waited_for_from_now_on(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    await mint(bus)
+    await bus.tick("f")
+    server.clock.advance(-3_600_000)
+    await bus.tick("f")
+    assert audit(server, "f").later["-"] < server.clock.now_ms() + 2 * WAIT_MS
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(batch=1, batch_wait_ms=WAIT_MS), Policy(batch=3)])

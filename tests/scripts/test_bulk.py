@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from audit import audit, open_books
-from doing import bury, claim, claim_one, counted, dead, done, hold, mint, run, settle
+from doing import LEASE_MS, bury, claim, claim_one, counted, dead, done, hold, mint, run, settle
 from echod.bus import Bus
 from echod.bus.bulk import Filter, Picked
 from echod.bus.rows import pack
@@ -319,6 +319,19 @@ async def test_a_redriven_job_is_pending_with_its_id_and_history(bus: Bus, serve
     assert record is not None
     assert [(entry.attempt, entry.outcome) for entry in record.history] == [(1, "dead"), (2, "done")]
     assert await counted(bus, "done") == 1
+
+
+async def test_a_redriven_job_has_nothing_of_its_last_run_but_the_history(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus, at_ms=1, version=VersionId("DEP00000000001"))
+    await claim_one(bus)
+    server.clock.advance(LEASE_MS + 1)
+    await bus.tick("f")  # lost before it began
+    job = await claim_one(bus)
+    assert await bus.progress("f", hold(job), 0.9, "nearly")
+    assert await bus.cancel("f", id) == "cancelling"
+    await settle(bus, [dead(job)])
+    await bus.redrive("f", [id])
+    assert set(audit(server, "f").rows[id]) == {b"p", b"m", b"t", b"w", b"a", b"h", b"y", b"er"}
 
 
 async def test_a_redrive_sent_again_answers_the_same(bus: Bus, server: Server) -> None:

@@ -11,6 +11,7 @@ from doing import LEASE_MS, ME, claim, claim_one, commands, done, hold, mint, se
 from echod.bus import Bus
 from echod.errors import BusAway, BusError
 from echod.model.job import Mint, Occurrence
+from echofn.manifest import Policy
 from server import PATIENCE_S, Server
 
 TURN = 5040
@@ -159,9 +160,9 @@ async def test_a_claim_for_n_serves_lanes_in_turn(bus: Bus, server: Server) -> N
 async def test_claiming_at_once_equals_claiming_one_by_one(bus: Bus, server: Server, lanes: str) -> None:
     for queue in ("at-once", "one-by-one"):
         for index, lane in enumerate(lanes):
-            await mint(bus, queue, count=3 + index * 2, lane=lane)
+            await mint(bus, queue, count=4 + index * 2, lane=lane)
         await bus.set(queue, {"weight": 3}, lane="a")
-    together = [job.lane for job in await claim(bus, 9, "at-once")]
+    together = [job.lane for job in await claim(bus, 12, "at-once")]
     singly = [(await claim_one(bus, "one-by-one")).lane for _ in range(len(together))]
     assert together == singly
     first, second = audit(server, "at-once"), audit(server, "one-by-one")
@@ -271,6 +272,22 @@ async def test_a_lane_back_from_a_pause_has_earned_no_credit(bus: Bus, server: S
     lanes = await served(bus, 11)
     assert abs(lanes.count("a") - lanes.count("b")) <= 1
     audit(server, "f")
+
+
+async def test_virtual_time_stands_while_only_lanes_that_wait_are_left(bus: Bus, server: Server) -> None:
+    """Else who comes then would be far ahead of them."""
+    await bus.configure("f", Policy(lane_rate="1/m"), 1)
+    await mint(bus, lane="waits", count=2)
+    await claim_one(bus)
+    await mint(bus, lane="gone")
+    await claim_one(bus)
+    books = audit(server, "f")
+    assert (books.ring, list(books.later), "V" in books.meta) == ({}, ["waits"], True)
+    await bus.pause("f", lane="waits")
+    await mint(bus, lane="gone too")
+    await claim_one(bus)
+    books = audit(server, "f")
+    assert (books.later, books.held, "V" in books.meta) == ({}, {"waits"}, True)
 
 
 async def test_nothing_remains_of_emptied_lanes(bus: Bus, server: Server) -> None:

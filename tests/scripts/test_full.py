@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from audit import audit, open_books
-from doing import LEASE_MS, ME, claim, claim_one, done, hold, mint, retry, settle
+from doing import LEASE_MS, ME, claim, claim_one, counted, done, hold, mint, retry, settle
 from echod.bus import Bus
 from echod.errors import BusFull
 from echod.model.ids import VersionId
@@ -166,7 +166,18 @@ async def test_a_job_whose_row_was_evicted_ends_in_the_morgue_and_is_not_run_wit
     assert record is not None
     assert record.error is not None
     assert (record.state, record.error.cause) == ("dead", "missing")
+    assert await counted(bus, "dead") == 1
     audit(server, "f")
+
+
+async def test_relief_takes_no_more_rows_than_one_call_may_of_all_queues_together(bus: Bus, server: Server) -> None:
+    for queue in ("f", "g"):
+        await mint(bus, queue, count=3)
+        await settle(bus, [done(job) for job in await claim(bus, 3, queue)], queue)
+    server.clock.advance(11_000)
+    for limit, left in ((2, 4), (3, 1), (3, 0)):
+        await bus.run("relieve", limit=limit)
+        assert sum(len(audit(server, queue).done) for queue in ("f", "g")) == left
 
 
 async def test_results_that_pile_up_within_seconds_are_bounded_when_memory_is_out() -> None:

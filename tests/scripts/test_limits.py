@@ -612,6 +612,27 @@ async def test_lanes_tell_why_they_wait_and_for_how_long(bus: Bus) -> None:
     assert 10_000 < rated.until_ms <= 60_000
 
 
+async def test_a_claim_that_gets_nothing_says_what_stands_against_it(bus: Bus) -> None:
+    await code(bus, concurrency=1)
+    await mint(bus, lane="a")
+    await claim_one(bus)
+    assert await blocked(bus) == ("empty", None)  # and not that it is capped: there is nothing to start
+    await code(bus, generation=2)
+    await bus.pause("f", lane="b")
+    await mint(bus, lane="b")
+    assert await blocked(bus) == ("paused", None)
+
+
+async def test_a_window_is_over_at_its_end(bus: Bus, server: Server) -> None:
+    with server.clock.stopped():
+        await code(bus, rate="1/m")
+        await mint(bus, count=2)
+        await claim_one(bus)
+        assert await blocked(bus) == ("capped", 60_000)
+        server.clock.advance(60_000)
+        await claim_one(bus)
+
+
 async def test_stats_tell_which_limit_stands_against_a_start(bus: Bus) -> None:
     await code(bus, concurrency=2, rate="3/m")
     await mint(bus, count=9)

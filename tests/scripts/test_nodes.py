@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from audit import audit, open_books
-from doing import ME, claim, claim_one, commands, mint
+from doing import ME, bury, claim, claim_one, commands, done, hold, mint, settle
 from echod.bus import Bus
 from echod.bus.clock import IdMaker
 from echod.errors import BusUnfit, LeaseGone
 from echod.model.ids import EPOCH_MS, NODE_BITS, SEQUENCE_BITS, JobId, NodeId, number_of
+from echod.model.job import Child, Mint, Release
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
 
@@ -105,6 +106,15 @@ async def test_pumps_are_ranked_and_plain_nodes_are_not(server: Server) -> None:
     assert (await buses[2].beat(pump=True)).rank == 0
     for bus in buses:
         await bus.close()
+
+
+async def test_a_node_that_died_is_forgotten_an_hour_after_its_lease(bus: Bus, server: Server) -> None:
+    """Until then it gets its number back if it comes again."""
+    await bus.run("join", node="NODdead", lease_ms=60_000, info=b"")
+    for later_ms, numbers in ((3_650_000, [b"0", b"1"]), (11_000, [b"0"])):
+        server.clock.advance(later_ms)
+        await bus.beat(pump=False)
+        assert server.command("HKEYS", "emq:{~}:nodes") == numbers
 
 
 async def test_a_beat_ticks_all_queues_and_names_the_next_events(bus: Bus, server: Server) -> None:
@@ -337,6 +347,62 @@ async def test_queues_in_which_nothing_is_left_cost_a_beat_next_to_nothing(bus: 
         assert len((await bus.beat(pump=True)).queues) == count
         costs.append(commands(server) - before)
     assert costs[1] - costs[0] <= 5 * 100
+
+
+@pytest.mark.parametrize("left", ["later", "active", "repeat", "ring", "windows", "out", "done", "dead"])
+async def test_a_beat_looks_at_a_queue_in_which_one_thing_alone_is_left(bus: Bus, server: Server, left: str) -> None:
+    """Each of these would stay for ever."""
+    limits = {"windows": {"lane_rate": "1/m"}, "ring": {"rate": "1/m"}, "later": {"batch": 2, "batch_wait_ms": 1000}}
+    await bus.configure("f", Policy(keep_ms=600_000, **limits.get(left, {})), 1)  # type: ignore[arg-type]
+
+    async def end(*children: Child) -> None:
+        await mint(bus)
+        await settle(bus, [done(await claim_one(bus), children=children)])
+
+    async def trim() -> None:
+        server.command("HSET", "emq:{f}:meta", "keep_count", 0)
+        server.clock.advance(11_000)
+        await bus.beat(pump=True)
+
+    match left:
+        case "later":
+            await mint(bus)
+        case "active":
+            await mint(bus)
+            await claim_one(bus)
+        case "repeat":
+            await bus.recur("f", "r", rule="x", tz="UTC", trigger=b"", payload=b"", next_ms=1, generation=1)
+        case "ring":
+            await mint(bus)
+            await settle(bus, [Release(hold(await claim_one(bus)))])
+        case "windows":
+            await end()
+            await trim()
+        case "out":
+            await end(Child("g", Mint(id=bus.new_job_id(), payload=b"\x01")))
+            await trim()
+        case "done":
+            await end()
+        case _:
+            await bury(bus)
+    books = audit(server, "f")
+    places = ("schedule", "later", "active", "repeat", "ring", "held", "windows", "out", "done", "dead")
+    assert [place for place in places if getattr(books, place)] == [left]
+    if left == "ring":
+        assert 50_000 < (await bus.beat(pump=True)).next_in_ms["f"] <= 60_000  # when its window ends
+        return
+    server.clock.advance(31 * 86_400_000 if left == "dead" else 700_000)
+    answer = await bus.beat(pump=True)
+    books = open_books(server, "f")
+    match left:
+        case "later" | "active":
+            assert list(books.ring) == ["-"]
+        case "repeat":
+            assert len(answer.tick.due) == 1
+        case "out":
+            assert answer.unsent == ("f",)
+        case _:
+            assert getattr(books, left) == {}
 
 
 @pytest.mark.parametrize(("count", "parts"), [(299, 1), (512, 3), (1100, 4)])

@@ -101,6 +101,14 @@ async def test_output_that_comes_after_the_settle_counts_for_the_archive(bus: Bu
     assert int(audit(server, "f").meta["ab"]) == 0
 
 
+async def test_an_archived_job_counts_with_payload_output_and_result(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus, payload=b"\xc5\x27\x10" + bytes(10_000))
+    job = await claim_one(bus)
+    await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x" * 5_000)])
+    await settle(bus, [done(job, result=bytes(20_000))])
+    assert 35_000 < int(audit(server, "f").meta["ab"]) < 36_000
+
+
 async def test_a_list_is_newest_first_in_all_states_and_goes_on_at_its_cursor(bus: Bus) -> None:
     ids = await mint(bus, count=5)
     await settle(bus, [done(await claim_one(bus)), dead(await claim_one(bus))])

@@ -222,6 +222,16 @@ async def test_who_waits_is_cancelled_as_any_other_and_the_next_takes_its_place(
     assert (await rule.job(second)).waits_for == ()
 
 
+async def test_who_was_cancelled_while_it_waited_stays_so_when_the_other_ends(rule: Rule) -> None:
+    await rule.write("queue")
+    first = await rule.mint()
+    job = await claim_one(rule.bus)
+    second = await rule.mint()
+    await rule.bus.cancel("f", second)
+    await settle(rule.bus, [done(job)])
+    assert await rule.states(first, second) == ["done", "cancelled"]
+
+
 async def test_who_waits_for_a_row_that_was_lost_goes_on_at_the_next_instant(rule: Rule) -> None:
     await rule.write("queue")
     first = await rule.mint()

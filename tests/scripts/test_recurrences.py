@@ -9,8 +9,8 @@ from collections.abc import Awaitable
 import msgspec
 import pytest
 
-from audit import audit
-from doing import claim_one, counted
+from audit import audit, open_books
+from doing import claim_one, counted, mint
 from echod.bus import Bus
 from echod.bus.answers import Filled, Occurred, RecurrenceRow
 from echod.bus.occurring import CALL_OCCURRENCES
@@ -85,6 +85,88 @@ async def test_another_payload_does_not_move_the_due(bus: Bus) -> None:
     assert (await row(bus)).next_ms == FIRST_MS
 
 
+@pytest.mark.parametrize("other", [{"lane": "x"}, {"priority": 3}, {"trigger": b"u"}], ids=str)
+async def test_another_lane_priority_or_policy_is_a_change(bus: Bus, other: dict[str, object]) -> None:
+    await write(bus)
+    assert await write(bus, **other) == "changed"  # type: ignore[arg-type]
+    assert await write(bus, **other) == "same"  # type: ignore[arg-type]
+
+
+async def test_a_rule_that_was_parked_is_never_the_same_and_is_asked_for_at_once(bus: Bus) -> None:
+    await write(bus)
+    assert await bus.park_recurrence("f", "r", 1, "its zone is unknown")
+    assert await write(bus) == "changed"
+    assert (await row(bus)).error == ""
+    assert [due.due_ms for due in (await bus.tick("f")).due] == [FIRST_MS]
+
+
+async def test_a_changed_rule_that_never_comes_again_leaves_no_due(bus: Bus, server: Server) -> None:
+    await write(bus)
+    assert await write(bus, rule="0 0 1 1 * 2020", next_ms=None) == "changed"
+    assert (await row(bus)).due_ms is None
+    assert open_books(server, "f").repeat == {}
+
+
+async def test_a_rule_that_code_lost_is_gone_from_the_switch_on_and_forgotten_in_a_week(
+    bus: Bus, server: Server
+) -> None:
+    await bus.put_version(VersionId("DEP00000000001"), [b""], b"")
+    await write(bus, generation=1)
+    active = await bus.activate(VersionId("DEP00000000001"))
+    server.clock.advance(5000)
+    assert await bus.unrecur("f", "r", active.generation) == "removed"
+    (gone,) = await bus.recurrences("f", gone=True)
+    assert gone.gone_ms == active.since_ms
+    assert open_books(server, "f").repeat == {}
+    assert (await occur(bus, FIRST_MS)).outcome == "stale"
+    assert not await bus.pause_recurrence("f", "r")
+    assert await bus.run_now("f", "r", bus.new_job_id()) is None
+    assert await bus.backfill("f", "r", [(FIRST_MS, bus.new_job_id())]) is None
+    assert audit(server, "f").rows == {}
+    for later_ms, kept in ((7 * 86_400_000 - 60_000, 1), (120_000, 0)):
+        server.clock.advance(later_ms)
+        assert await bus.unrecur("f", "r", active.generation) == "absent"
+        books = open_books(server, "f")
+        assert (len(books.recurrences), len(books.rules)) == (kept, kept)
+
+
+async def test_a_rule_that_comes_back_is_there(bus: Bus) -> None:
+    await write(bus)
+    await bus.unrecur("f", "r", 1)
+    assert await write(bus) == "created"
+    assert (await row(bus)).next_ms == FIRST_MS
+
+
+async def test_a_rule_that_was_removed_makes_older_ones_older(bus: Bus) -> None:
+    await write(bus, generation=5)
+    assert await bus.unrecur("f", "r", 6) == "removed"
+    assert await write(bus, generation=5) == "older"
+
+
+async def test_a_write_sent_again_gets_its_answer_and_undoes_nothing(bus: Bus) -> None:
+    fields = {"queue": "f", "name": "r", "tz": "UTC", "trigger": b"t", "payload": b"\x05", "next_ms": FIRST_MS}
+    fields |= {"last_ms": "", "generation": "", "lane": "-", "lane_name": "", "priority": 0, "overlap": "allow"}
+    for _ in range(2):
+        assert await bus.run("recur", "f", rule="first", call="1", **fields) == b"created"  # type: ignore[arg-type]
+    await bus.run("recur", "f", rule="second", call="2", **fields)  # type: ignore[arg-type]
+    assert await bus.run("recur", "f", rule="first", call="1", **fields) == b"created"  # type: ignore[arg-type]
+    assert (await row(bus)).rule == "second"
+    for _ in range(2):
+        assert await bus.run("unrecur", "f", name="r", generation="", call="3") == b"removed"
+    await write(bus, generation=None)
+    assert await bus.run("unrecur", "f", name="r", generation="", call="3") == b"removed"
+    assert (await row(bus)).is_own
+
+
+async def test_a_pause_sent_again_leaves_what_was_resumed_since(bus: Bus) -> None:
+    await write(bus)
+    rest = {"revision": 0, "error": "", "next_ms": "", "skipped": 0, "last_ms": ""}
+    assert await bus.run("recurrence", "f", name="r", action="pause", call="1", **rest) == b"ok"  # type: ignore[arg-type]
+    await bus.resume_recurrence("f", "r", FIRST_MS)
+    assert await bus.run("recurrence", "f", name="r", action="pause", call="1", **rest) == b"ok"  # type: ignore[arg-type]
+    assert not (await row(bus)).paused
+
+
 async def test_an_older_generation_is_refused(bus: Bus) -> None:
     await write(bus, generation=5)
     assert await write(bus, generation=4, rule="every 9") == "older"
@@ -147,10 +229,53 @@ async def test_what_is_due_after_a_switch_waits_until_the_row_is_of_the_new_vers
     audit(server, "f")
 
 
+async def test_a_drop_reaches_up_to_a_switch_and_not_past_it(bus: Bus) -> None:
+    """Of instants after the switch the rule of that version says what becomes of them; the one at it was due before."""
+    for version in ("DEP00000000001", "DEP00000000002"):
+        await bus.put_version(VersionId(version), [b""], b"")
+        active = await bus.activate(VersionId(version))
+        await write(bus, generation=1)
+    assert active.since_ms is not None
+    at_ms = active.since_ms
+
+    async def drop(due_ms: int, next_ms: int | None, dropped: int) -> str:
+        return (await bus.occur("f", "r", 1, due_ms, next_ms=next_ms, job=None, drop="missed", dropped=dropped)).outcome
+
+    assert await drop(FIRST_MS, at_ms + 1, 2) == "older"
+    assert await drop(FIRST_MS, None, 2) == "older"
+    assert (await row(bus)).missed == 0
+    assert await drop(FIRST_MS, at_ms - 1, 2) == "dropped"
+    assert await drop(at_ms - 1, at_ms, 2) == "dropped"
+    assert (await row(bus)).missed == 4
+    assert await drop(at_ms, at_ms + 1, 1) == "dropped"  # alone it has nothing with it that is the other version's
+    assert await drop(at_ms + 1, at_ms + 2, 1) == "older"
+
+
 async def test_an_older_due_meets_the_same_answer_after_others_followed(bus: Bus) -> None:
     await write(bus)
     ids = [(await occur(bus, FIRST_MS + step * 1000)).id for step in range(5)]
     assert [(await occur(bus, FIRST_MS + step * 1000)).id for step in range(5)] == ids
+
+
+async def test_an_occurrence_under_the_id_of_another_job_leaves_that_job_and_is_asked_for_again(
+    bus: Bus, server: Server
+) -> None:
+    """As a mint is told that its id is taken; else the row of a job would be written over."""
+    await write(bus)
+    (other,) = await mint(bus, payload=b"\x09")
+    assert await bus.occur("f", "r", 1, FIRST_MS, next_ms=FIRST_MS + 1000, job=other) == Occurred("stale")
+    assert (await row(bus)).due_ms == FIRST_MS
+    assert {id: fields[b"p"] for id, fields in audit(server, "f").rows.items()} == {other: b"\x09"}
+    assert (await occur(bus, FIRST_MS)).outcome == "minted"
+
+
+async def test_a_rule_remembers_its_last_dues_and_jobs_and_no_more(bus: Bus, server: Server) -> None:
+    await write(bus)
+    ids = [(await occur(bus, FIRST_MS + step * 1000)).id for step in range(20)]
+    remembered = [await occur(bus, FIRST_MS + step * 1000) for step in range(20)]
+    assert remembered == [Occurred("stale")] * 12 + [Occurred("already", id) for id in ids[12:]]
+    fields = open_books(server, "f").recurrences["r"]
+    assert [len(msgspec.msgpack.decode(fields[field])) for field in (b"recent", b"jobs")] == [8, 16]
 
 
 @pytest.mark.parametrize("wrong", ["revision", "due", "name"])
@@ -285,6 +410,8 @@ async def test_a_drop_advances_with_a_counted_reason(bus: Bus, server: Server) -
     found = await row(bus)
     assert (found.missed, found.skipped, found.next_ms) == (7, 0, FIRST_MS + 7000)
     assert found.last_ms == FIRST_MS + 6000  # the newest of them: what is written later goes on after it
+    await write(bus, rule="every 6000", next_ms=FIRST_MS + 6000)
+    assert await occur(bus, FIRST_MS + 6000, 2) == Occurred("already")
     assert await counted(bus, "missed") == 7
     assert audit(server, "f").rows == {}
 
@@ -388,6 +515,46 @@ async def test_a_paused_rule_is_silent_and_resumes_from_the_instant_given(bus: B
     assert (await row(bus)).next_ms == FIRST_MS + 9000
 
 
+async def test_a_rule_that_is_resumed_is_parked_no_more(bus: Bus) -> None:
+    """Its next was computed just now: an error of before would hide it."""
+    await write(bus)
+    assert await bus.park_recurrence("f", "r", 1, "no next instant")
+    assert await bus.pause_recurrence("f", "r")
+    assert (await row(bus)).error == "no next instant"
+    assert await bus.resume_recurrence("f", "r", FIRST_MS + 9000) == "ok"
+    found = await row(bus)
+    assert (found.error, found.next_ms) == ("", FIRST_MS + 9000)
+
+
+async def test_a_rule_that_is_paused_while_a_pump_asks_stays_silent_although_it_is_parked(
+    bus: Bus, server: Server
+) -> None:
+    await write(bus)
+    await bus.pause_recurrence("f", "r")
+    await bus.park_recurrence("f", "r", 1, "no next instant")
+    assert open_books(server, "f").repeat == {}
+
+
+async def test_a_resume_goes_on_from_the_newest_due_and_may_be_the_end(bus: Bus) -> None:
+    await write(bus)
+    await occur(bus, FIRST_MS)
+    await bus.pause_recurrence("f", "r")
+    assert await bus.resume_recurrence("f", "r", None, skipped=1, last_ms=FIRST_MS - 1000) == "ok"
+    found = await row(bus)
+    assert (found.last_ms, found.due_ms, found.paused) == (FIRST_MS, None, False)
+    assert (await bus.tick("f")).due == ()
+
+
+async def test_all_hear_when_a_rule_is_resumed(bus: Bus, server: Server) -> None:
+    await write(bus)
+    await bus.pause_recurrence("f", "r")
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    bus.on("due", lambda queue, in_ms: heard.put_nowait((queue, in_ms > 0)))  # type: ignore[arg-type]
+    await bus.resume_recurrence("f", "r", server.clock.now_ms() + 60_000)
+    while await asyncio.wait_for(heard.get(), PATIENCE_S) != ("f", True):
+        pass
+
+
 async def test_a_resume_computed_by_a_rule_that_was_changed_writes_nothing(bus: Bus) -> None:
     await write(bus)
     await bus.pause_recurrence("f", "r")
@@ -411,9 +578,10 @@ async def test_run_now_mints_by_hand_and_does_not_move_the_due(bus: Bus, server:
     await write(bus)
     id = bus.new_job_id()
     assert await bus.run_now("f", "r", id)
-    assert await bus.run_now("f", "r", id)
-    assert len(audit(server, "f").rows) == 1
     job = await claim_one(bus)
+    assert await bus.run_now("f", "r", id)
+    assert list(audit(server, "f").active) == [id]
+    assert await counted(bus, "minted") == 1
     assert job.occurrence is not None
     assert job.occurrence.manual
     assert (await row(bus)).next_ms == FIRST_MS
@@ -430,6 +598,13 @@ async def test_a_backfill_mints_each_instant_once_and_of_no_unknown_rule(bus: Bu
     assert await bus.backfill("f", "unknown", asked) is None
     assert len(audit(server, "f").rows) == 3
     assert (await row(bus)).next_ms == FIRST_MS
+    await bus.drain("f", [asked[0][1]])
+    server.clock.advance(10_001)
+    await bus.purge("f", [asked[0][1]], ["cancelled"])
+    assert await bus.backfill("f", "r", asked[:1]) == [Filled(*asked[0], True)]  # its row was not kept
+    server.command("DEL", f"emq:{{f}}:job:{asked[1][1]}")
+    other = bus.new_job_id()
+    assert await bus.backfill("f", "r", [(asked[1][0], other)]) == [Filled(asked[1][0], other, True)]  # or evicted
 
 
 async def test_an_earlier_due_of_a_rule_is_told_to_all(bus: Bus, server: Server) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from audit import audit
-from doing import LEASE_MS, ME, bury, claim, claim_one, counted, done, hold, mint, settle
+from doing import LEASE_MS, ME, bury, claim, claim_one, counted, done, hold, mint, retry, settle
 from echod.bus import Bus
 from echod.bus.clock import StepWatch
 from echod.model.ids import NodeId
@@ -69,6 +69,9 @@ async def test_an_earlier_due_is_told_to_all(bus: Bus) -> None:
     assert await asyncio.wait_for(heard.get(), PATIENCE_S) == ("f", 60_000)
     assert await asyncio.wait_for(heard.get(), PATIENCE_S) == ("f", 5_000)
     assert heard.empty()
+    await mint(bus)
+    await settle(bus, [retry(await claim_one(bus), 3_000)])
+    assert await asyncio.wait_for(heard.get(), PATIENCE_S) == ("f", 3_000)
 
 
 async def test_a_begun_run_whose_lease_ends_is_charged_as_lost(bus: Bus, server: Server) -> None:
@@ -253,6 +256,16 @@ async def test_a_step_by_more_than_a_lease_recovers_nothing_for_one_lease_more(b
     assert tick.next_in_ms > 5_000  # and not at once
     assert (await bus.extend("f", [hold(job)], 15_000)).lost == ()
     assert audit(server, "f").active[job.id] > server.clock.now_ms()
+
+
+async def test_a_step_within_a_long_lease_takes_no_time_from_who_recovers(bus: Bus, server: Server) -> None:
+    """Who held it could renew meanwhile: a lease is as long as the last claim said."""
+    await mint(bus)
+    await claim_one(bus, lease_ms=60_000)
+    await bus.tick("f")
+    for recovered in (0, 1):
+        server.clock.advance(31_000)
+        assert (await bus.tick("f")).recovered == recovered
 
 
 async def test_after_that_lease_the_dead_are_recovered(bus: Bus, server: Server) -> None:

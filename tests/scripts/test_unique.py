@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from audit import audit
 from doing import claim_one, dead, done, hold, mint, retry, run, settle
 from echod.bus import Bus
 from echod.bus.clock import StepWatch
@@ -125,6 +126,8 @@ async def test_a_key_is_its_jobs_for_as_long_as_was_asked(
     unique = Unique("k", until)
     (first,) = await mint(bus, unique=unique)
     await become(bus, server, first)
+    if become is not is_evicted:
+        audit(server, "f")  # and of a key that is free nothing remains
     second = Mint(id=bus.new_job_id(), payload=b"\x01", unique=unique)
     answer = [Minted(first, duplicate=True)] if owned else [Minted(second.id)]
     assert await bus.mint("f", [second]) == answer

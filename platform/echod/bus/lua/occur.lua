@@ -60,17 +60,15 @@ local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, 
     advance(name, next_ms)
     return {2, known or ''}
   end
-  if id and redis.call('EXISTS', job_key(q, id)) == 1 then
-    advance(name, next_ms)
-    return {2, id}
-  end
+  -- As mint's TAKEN: another job has this id. The next question comes with another.
+  if id and redis.call('EXISTS', job_key(q, id)) == 1 then return {4} end
 
   local overlap, behind = rule[9] or 'allow', nil
   if id and overlap ~= 'allow' then
     local open, is_dropped
     open, jobs = earlier_jobs(q, jobs)
     is_dropped, behind = overlapping(q, overlap, open)
-    if is_dropped then id, drop, dropped = false, 'skipped', 1 end
+    if is_dropped then id, drop = false, 'skipped' end
   end
 
   -- Several dues are kept, not one: a pump may lag, and its question must still get the same answer.

@@ -2,9 +2,9 @@
 -- KEYS job: lane: ring later held active meta lanes windows
 --
 -- Limits count jobs, a batch's too: a claim, a turn and a batch are cut to the number that may start. One call serves at most
--- MOST_JOBS, and MOST_BYTES of payloads; one batch may exceed them. The bell rings again for what is left. Without these bounds
--- a reply could take longer than its leases, so that its jobs would be claimed and lost for ever. `meta.large` says that the
--- queue has had payloads of which MOST_JOBS are too many bytes.
+-- MOST_JOBS, and MOST_BYTES of payloads; one batch may exceed them. For the rest the bell rings as for what any claim leaves.
+-- Without these bounds a reply could take longer than its leases, so that its jobs would be claimed and lost for ever.
+-- `meta.large` says that the queue has had payloads of which MOST_JOBS are too many bytes.
 local MOST_JOBS, MOST_BYTES = 500, 8 * 1024 * 1024
 local MOST_ASIDE = 100
 local WANTED = {'p', 'a', 'f', 'l', 'ln', 'd', 'm', 'v', 'oc', 'u'}
@@ -52,7 +52,6 @@ local function cut_to_bytes(q, turns)
         local cut = table.remove(turns)
         cut.turns, cut.at = cut.turns - 1, cut.at - cut.charge
       end
-      woken = true
       return
     end
   end
@@ -165,7 +164,7 @@ end
 local function take_batch(q, lane, set, size, lease_end, holder, jobs, leases, turn)
   local popped = redis.call('ZPOPMIN', lane_key(q, lane), size)
   local taken, bytes, limits = 0, 0, lane_limits(q)
-  while taken < #popped / 2 and (taken == 0 or bytes < MOST_BYTES) do
+  while taken < #popped / 2 and bytes < MOST_BYTES do
     if limits then
       start_in_lane(limits, lane, set, 1)
       count_starts(q)
@@ -205,7 +204,6 @@ local function serve_batches(q, count, size, room, lease_end, holder)
   end
   start(q, started)
   call_with('ZADD', q.active, leases)
-  if turn < count and (#jobs >= MOST_JOBS or bytes >= MOST_BYTES) then woken = true end
   return jobs, turn
 end
 
@@ -272,7 +270,6 @@ local function serve(q, count, lease_ms, holder)
     jobs, turns = serve_batches(q, count, batch, room, now + lease_ms, holder)
   else
     jobs, turns = serve_singly(q, math.min(count, room, MOST_JOBS), now + lease_ms, holder, state[3])
-    if turns < count and turns >= MOST_JOBS then woken = true end
   end
   if turns > 0 then return jobs, false, false end
   if redis.call('EXISTS', q.ring) == 1 then return {}, 'capped', ASK_AGAIN_MS end
