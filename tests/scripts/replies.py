@@ -227,6 +227,7 @@ SHOWN: dict[str, dict[str, str]] = {  # verb, kind: the test that must have seen
     "run_now": {
         "1": "recurrences: run_now_mints_by_hand_and_does_not_move_the_due",
         "4": "recurrences: run_now_mints_by_hand_and_does_not_move_the_due",
+        "5": "recurrences: run_now_mints_by_hand_and_does_not_move_the_due",
     },
     "set": {
         "WHAT": "limits: a_setting_that_is_not_there_is_refused_and_changes_nothing",

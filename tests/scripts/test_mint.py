@@ -85,6 +85,8 @@ async def test_a_childs_mint_is_the_same_whoever_sends_it(bus: Bus, server: Serv
     child = Mint(id=bus.new_job_id(), payload=b"\x01", parent=bus.new_job_id())
     assert await bus.mint("f", [child]) == await other.mint("f", [child]) == [Minted(child.id)]
     assert audit(server, "f").lanes == {"-": [child.id]}
+    anothers = Mint(id=child.id, payload=b"\x02", parent=bus.new_job_id())
+    assert await other.mint("f", [anothers]) == [Taken(child.id)]
     await other.close()
 
 

@@ -46,6 +46,48 @@ async def test_no_number_free_is_a_clear_error(bus: Bus, server: Server) -> None
     await other.close()
 
 
+async def test_no_two_nodes_make_one_id_whatever_the_clock_does(server: Server) -> None:
+    """A step of two hours ends all leases before anyone has beaten; after a step back, a successor makes ids in
+    milliseconds in which its predecessor made some.
+    """
+    buses = [await Bus.open(server.address) for _ in range(5)]
+    for index, bus in enumerate(buses[:3]):
+        await bus.join(NodeId(f"NOD{index}"))
+    made: list[JobId] = []
+
+    def make(*makers: int) -> None:
+        made.extend(buses[maker].new_job_id() for _ in range(1500) for maker in makers)
+
+    server.clock.advance(7_200_000)
+    await buses[0].beat(pump=True)  # forgets the others, whose leases were over an hour ago by now
+    await buses[2].beat(pump=True)
+    await buses[1].tick("f")  # hears the time, and makes ids under what it has
+    make(0, 1, 2)
+    await buses[1].beat(pump=True)
+    await buses[3].join(NodeId("NOD3"))
+    make(0, 1, 2, 3)
+    server.clock.advance(-60_000)
+    await buses[0].leave()
+    await buses[3].leave()
+    await buses[4].join(NodeId("NOD4"))
+    make(1, 2, 4)
+    assert len(set(made)) == len(made)
+    for bus in buses:
+        await bus.close()
+
+
+async def test_numbers_go_round_and_one_whose_lease_is_over_comes_last(server: Server) -> None:
+    bus = await Bus.open(server.address)
+    joined = [(await bus.run("join", node=f"x{number}", lease_ms=60_000, info=b""))[1] for number in range(1022)]
+    assert joined == list(range(1022))
+    for number in (7, 1021):
+        await bus.run("leave", node=f"x{number}", number=number)
+    server.clock.advance(60_001)
+    later = [(await bus.run("join", node=f"y{number}", lease_ms=60_000, info=b""))[1] for number in range(5)]
+    assert later == [1022, 1023, 7, 1021, 0]
+    await bus.close()
+
+
 def millisecond_of(id: JobId) -> int:
     """The bus millisecond in which an id was made."""
     return (number_of(id) >> (NODE_BITS + SEQUENCE_BITS)) + EPOCH_MS
@@ -85,10 +127,12 @@ async def test_a_node_past_its_lease_makes_no_ids(bus: Bus, monkeypatch: pytest.
 
 
 async def test_a_beat_after_another_took_the_number_leases_a_new_one(bus: Bus, server: Server) -> None:
+    for number in range(1, 1024):
+        await bus.run("join", node=f"x{number}", lease_ms=60_000, info=b"")
     server.clock.advance(60_001)
     other = await Bus.open(server.address)
     await other.join(NodeId("NODother"))
-    assert (await other.nodes())[0].number == 0
+    assert [(node.id, node.number) for node in await other.nodes()] == [("NODother", 0)]
     await bus.beat(pump=False)
     assert [(node.id, node.number) for node in await other.nodes()] == [("NODother", 0), ("NOD00000000001", 1)]
     await other.close()

@@ -15,6 +15,7 @@ from echod.bus import Bus
 from echod.bus.answers import Filled, Occurred, RecurrenceRow
 from echod.bus.occurring import CALL_OCCURRENCES
 from echod.model.ids import VersionId
+from echod.model.job import Taken
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
 
@@ -586,6 +587,8 @@ async def test_run_now_mints_by_hand_and_does_not_move_the_due(bus: Bus, server:
     assert job.occurrence.manual
     assert (await row(bus)).next_ms == FIRST_MS
     assert await bus.run_now("f", "unknown", bus.new_job_id()) is None
+    (another,) = await mint(bus)
+    assert await bus.run_now("f", "r", another) == Taken(another)
 
 
 async def test_a_backfill_mints_each_instant_once_and_of_no_unknown_rule(bus: Bus, server: Server) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from audit import audit
@@ -417,6 +418,35 @@ async def test_a_small_step_does_not_end_the_hold_of_an_outage(bus: Bus, server:
     assert (await bus.tick("f")).recovered == 1
 
 
+async def look(bus: Bus, server: Server, queue: str, passed_ms: int = 0, step_ms: int = 0) -> int:
+    """A pump's look after so much time, and after a step of the clock that it sees; how many leases it recovered."""
+    server.clock.advance(passed_ms + step_ms)
+    reply = await bus.run("tick", queue, limit=10, roll=0.5, expected_ms=server.clock.now_ms() - step_ms)
+    return int(reply[5])
+
+
+async def test_a_small_step_does_not_end_the_hold_of_a_large_one_whatever_the_lease(bus: Bus, server: Server) -> None:
+    """Queues differ in their leases: one is over its hold where another is still within it."""
+    for queue, lease_ms in (("f", 300_000), ("g", 15_000)):
+        await mint(bus, queue)
+        await claim_one(bus, queue, lease_ms=lease_ms)
+    for step_ms in (3_600_000, 20_000):  # more than both leases, more than one
+        assert await look(bus, server, "f", 40_000, step_ms) == await look(bus, server, "g") == 0
+    assert [await look(bus, server, "f", 40_000), await look(bus, server, "g")] == [0, 1]
+    assert await look(bus, server, "f", 220_001) == 1
+
+
+async def test_of_many_steps_the_largest_are_kept(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    await claim_one(bus, lease_ms=300_000)
+    assert await look(bus, server, "f", 0, 3_600_000) == 0
+    for _ in range(40):
+        assert await look(bus, server, "f", 0, 1_500) == 0
+    kept = server.command("HGET", "emq:{~}:hold", "steps")
+    assert isinstance(kept, bytes)
+    assert len(msgspec.msgpack.decode(kept)) == 16
+
+
 async def test_connections_that_break_again_and_again_do_not_put_recovery_off(bus: Bus, server: Server) -> None:
     """Two pumps whose connections a proxy closes every 20 s, whoever is dead meanwhile."""
     await mint(bus)
@@ -609,13 +639,19 @@ async def test_after_a_restart_a_pump_that_has_just_come_takes_nothing_for_one_l
     await newcomer.close()
 
 
-async def test_a_step_that_a_new_pump_sees_first_takes_no_lease_from_who_is_alive(bus: Bus, server: Server) -> None:
-    """It has no tick of its own to compare with: the last beat of any pump, which the bus keeps, tells it."""
+@pytest.mark.parametrize("step_ms", [26_000, 3_600_000])
+async def test_a_step_that_a_new_pump_sees_first_takes_no_lease_from_who_is_alive(
+    bus: Bus, server: Server, step_ms: int
+) -> None:
+    """It has no tick of its own to compare with: the last beat of any pump, which the bus keeps, tells it. Beats of
+    nodes that are no pumps tell nothing.
+    """
     await mint(bus, count=3)
     jobs = await claim(bus, 3)
     await bus.extend("f", [hold(job) for job in jobs], LEASE_MS, begun=[hold(job) for job in jobs])
     await bus.beat(pump=True)
-    server.clock.advance(3_600_000)
+    server.clock.advance(step_ms)
+    await bus.beat(pump=False)
     late = await Bus.open(server.address)
     await late.join(NodeId("NOD2"))
     tick = (await late.beat(pump=True)).tick

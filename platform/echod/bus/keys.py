@@ -23,9 +23,9 @@
 | `m:<minute>`, `h:<hour>` | hash | counters and histograms |
 | `totals` | hash | counters since the queue began |
 
-Global, in one slot, `emq:{~}:…`: `active`, `versions`, `switches`, `version:<DEP>:<n>`, `uploads`, `nodes`, `queues`,
-`tokens`, `wake`, `hold`, `wire`, `fsync` (written before each WAITAOF), `clock` where it is driven; channels `news` and
-`wait:<token>`. Under ECHOD_APP all of them carry `app/` within the braces.
+Global, in one slot, `emq:{~}:…`: `active`, `versions`, `switches`, `version:<DEP>:<n>`, `uploads`, `nodes`, `numbered`
+(the node number given last), `queues`, `tokens`, `wake`, `hold`, `wire`, `fsync` (written before each WAITAOF), `clock`
+where it is driven; channels `news` and `wait:<token>`. Under ECHOD_APP all of them carry `app/` within the braces.
 
 Names of queues, lanes and unique keys: 1–64 of `[A-Za-z0-9_.@-]` stand as they are; anything else is `~` and its
 SHA-256 in base62, with the original kept in the row. Nothing is refused: that would lose webhooks.
@@ -75,6 +75,7 @@ GLOBAL_KEYS = frozenset(
         "version:",
         "uploads",
         "nodes",
+        "numbered",
         "queues",
         "tokens",
         "wake",

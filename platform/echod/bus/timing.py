@@ -15,7 +15,7 @@ from echod.bus.core import Core
 from echod.bus.keys import escape
 from echod.bus.rows import lane_key, own_word, pack, utf8
 from echod.model.ids import JobId
-from echod.model.job import NO_LANE, Minted
+from echod.model.job import NO_LANE, Minted, Taken
 from echofn.manifest import Overlap
 
 TICK_LIMIT = 200
@@ -153,12 +153,14 @@ class Timing(Core):
         )
         return cast('Literal["ok", "unknown", "stale"]', reply.decode())
 
-    async def run_now(self, queue: str, name: str, job: JobId, *, lane: str = NO_LANE) -> Minted | None:
-        """Mint a recurrence's job by hand; its due does not move. None: no such recurrence."""
+    async def run_now(self, queue: str, name: str, job: JobId, *, lane: str = NO_LANE) -> Minted | Taken | None:
+        """Mint a recurrence's job by hand; its due does not move. Taken: another job has this id, ask with a fresh one.
+        None: no such recurrence.
+        """
         key, original = lane_key(lane)
         reply = await self.run("run_now", queue, name=utf8(name), id=job, lane=key, lane_name=utf8(original))
         if reply[0] != 1:
-            return None
+            return Taken(job) if reply[0] == 5 else None
         self.remember_place(job, queue)
         return Minted(job)
 

@@ -21,7 +21,7 @@ from echod.gateway.guard import demand
 from echod.gateway.problems import Problem, suggestions
 from echod.gateway.shapes import Count, Instant, JobText
 from echod.gateway.views import View, instant, instant_or_none, placed_view, schedule_view
-from echod.model.job import NO_LANE
+from echod.model.job import NO_LANE, Taken
 from echod.policy import places
 from echod.policy.recurring import Rule, restored, rule_of
 from echod.registry import schedules
@@ -126,7 +126,9 @@ async def run(desk: Desk, request: Request) -> Response:
     """POST /schedules/{id}/run: a job of it now; its next due stays."""
     row = await _found(desk, request)
     desk.function(row.queue)  # a job of a function that is gone would wait, and nobody would know why
-    minted = await desk.bus.run_now(row.queue, row.name, desk.bus.new_job_id(), lane=_lane(desk, row))
+    lane = _lane(desk, row)
+    while isinstance(minted := await desk.bus.run_now(row.queue, row.name, desk.bus.new_job_id(), lane=lane), Taken):
+        pass  # another job has that id
     if minted is None:
         raise _unknown(f"{row.queue}/{row.name}", [])
     headers = {"Location": f"/jobs/{minted.id}", "Echo-Job": minted.id}

@@ -51,9 +51,9 @@ end
 
 local function mint_one(mint)
   local id, unique, token, once = mint[1], mint[8], mint[12], mint[13]
-  local there = redis.call('HMGET', job_key(q, id), 'm', 't')
+  local there = redis.call('HMGET', job_key(q, id), 'm', 't', 'pa')
   if there[1] then
-    if (there[2] or '0') == token then return 1 end
+    if (there[2] or '0') == token and there[3] == mint[9] then return 1 end
     return 5
   end
   -- A resend whose row is missing is a first arrival, unless the row may have come, ended and been trimmed since. A key of a

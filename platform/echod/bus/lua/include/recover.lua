@@ -121,10 +121,22 @@ end
 -- If the server's clock went forward by more than a lease, or the server was out of reach, holders had no chance to renew: for
 -- one lease more nothing is recovered. A pump that was merely silent is no reason: its own monotonic time passed as well.
 -- Leases that expired before the outage are recovered at once; else flapping connections could postpone recovery for ever.
--- A step within the hold of another leaves `first` and `first_since` as they are.
+-- Every step is kept for as long as any lease may last: queues differ in theirs, and a small step must not end the hold of a
+-- large one.
 -- A pump at its first tick knows no time: if no pump has beaten for longer than pumps do, that is an outage, too.
+-- `hold` has steps [at, by ms, since: leases that end from here on are on hold], `longest` lease and `seen`: a pump's last beat.
+local OUTAGE_STEP_MS, SILENCE_MS, STEPS_KEPT = 2 ^ 50, 25000, 16
+
+local function recent_steps()
+  local hold, steps = redis.call('HMGET', g.hold, 'steps', 'longest'), {}
+  local longest = math.max(tonumber(hold[2]) or 0, DEFAULT_LEASE_MS)
+  for _, each in ipairs(hold[1] and cmsgpack.unpack(hold[1]) or {}) do
+    if now >= each[1] and now < each[1] + longest then steps[#steps + 1] = each end
+  end
+  return steps
+end
+
 -- Answers the step in ms, -1 for an outage, 0 for a step too small to mention.
-local OUTAGE_STEP_MS, SILENCE_MS = 2 ^ 50, 45000
 local function note_step(expected_ms)
   if expected_ms == 0 then
     local seen = tonumber(redis.call('HGET', g.hold, 'seen'))
@@ -134,25 +146,21 @@ local function note_step(expected_ms)
   local step, since = now - expected_ms, 0
   if expected_ms < 0 then step, since = OUTAGE_STEP_MS, -expected_ms end
   if step <= 1000 then return 0 end
-  -- A small step, of a call that was long on its way, does not end the hold of a large one.
-  local hold = redis.call('HMGET', g.hold, 'at', 'step')
-  local age = hold[1] and now - tonumber(hold[1]) or -1
-  local is_on = age >= 0 and age < DEFAULT_LEASE_MS
-  if not (is_on and step < tonumber(hold[2])) then
-    if not is_on then redis.call('HSET', g.hold, 'first', now, 'first_since', text(since)) end
-    redis.call('HSET', g.hold, 'at', now, 'step', step, 'since', text(since))
-  end
+  local steps, smallest = recent_steps(), 1
+  steps[#steps + 1] = {now, step, since}
+  for i, each in ipairs(steps) do if each[2] < steps[smallest][2] then smallest = i end end
+  if #steps > STEPS_KEPT then table.remove(steps, smallest) end
+  redis.call('HSET', g.hold, 'steps', cmsgpack.pack(steps))
   return step == OUTAGE_STEP_MS and -1 or step
 end
 
 -- The earliest end of a lease that is on hold now, nil where none is; and for how long.
 local function held_from(lease_ms)
-  local hold, from, left = redis.call('HMGET', g.hold, 'step', 'first', 'first_since', 'at', 'since'), nil, nil
-  if not hold[1] or tonumber(hold[1]) <= lease_ms then return nil end
-  for i = 2, 4, 2 do
-    local at = tonumber(hold[i])
-    if at and now >= at and now < at + lease_ms then
-      from, left = math.min(from or math.huge, tonumber(hold[i + 1]) or 0), at + lease_ms - now
+  local from, left = nil, nil
+  for _, each in ipairs(recent_steps()) do
+    local on_hold_ms = each[1] + lease_ms - now
+    if each[2] > lease_ms and on_hold_ms > 0 then
+      from, left = math.min(from or math.huge, each[3]), math.max(left or 0, on_hold_ms)
     end
   end
   return from, left

@@ -1,5 +1,5 @@
 -- Serving: lanes in turn by virtual time, a turn one job or one batch; the same outcome taken one by one or at once.
--- KEYS job: lane: ring later held active meta lanes windows
+-- KEYS job: lane: ring later held active meta lanes windows global.hold
 --
 -- Limits count jobs, a batch's too: a claim, a turn and a batch are cut to the number that may start. One call serves at most
 -- MOST_JOBS, and MOST_BYTES of payloads; one batch may exceed them. For the rest the bell rings as for what any claim leaves.
@@ -259,7 +259,10 @@ end
 local function serve(q, count, lease_ms, holder)
   local state = redis.call('HMGET', q.meta, 'paused', 'lease', 'large')
   if state[1] then return {}, 'paused', false end
-  if state[2] ~= text(lease_ms) then redis.call('HSET', q.meta, 'lease', lease_ms) end
+  if state[2] ~= text(lease_ms) then
+    redis.call('HSET', q.meta, 'lease', lease_ms)
+    if lease_ms > (tonumber(redis.call('HGET', g.hold, 'longest')) or 0) then redis.call('HSET', g.hold, 'longest', lease_ms) end
+  end
   local room, ends = queue_room(q)
   if room <= 0 then
     if redis.call('EXISTS', q.ring) == 0 then return {}, why_blocked(q) end
