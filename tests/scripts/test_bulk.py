@@ -195,6 +195,22 @@ async def test_moved_jobs_stand_by_priority_and_mint_order(bus: Bus, server: Ser
     assert [job.lane for job in await claim(bus, 4)] == ["b"] * 4
 
 
+async def test_a_job_keeps_its_priority_and_a_lane_its_turn_where_it_is_moved_to_its_own(
+    bus: Bus, server: Server
+) -> None:
+    await mint(bus, lane="b", count=2)
+    (urgent,) = await mint(bus, lane="a", priority=-5)
+    await bus.move("f", [urgent], "b")
+    before = audit(server, "f")
+    assert before.lanes["b"][0] == urgent
+    await claim(bus, 1)
+    (alone,) = await mint(bus, lane="c")
+    before = audit(server, "f")
+    await claim(bus, 1)
+    assert await bus.move("f", [alone], "c") == (alone,)
+    assert audit(server, "f").ring["c"] == before.ring["c"]
+
+
 async def test_a_move_leaves_what_runs_and_what_ended(bus: Bus, server: Server) -> None:
     buried = await bury(bus)
     running, waiting = await mint(bus, count=2, lane="a")

@@ -12,6 +12,7 @@ from doing import bury, claim, claim_one, counted, dead, done, hold, mint, settl
 from echod.bus import Bus
 from echod.bus.answers import LogLine
 from echod.bus.bulk import Filter
+from echod.bus.rows import blob, pack
 from echod.errors import Refused
 from echod.model.ids import JobId, NodeId, VersionId
 from server import PATIENCE_S, Server
@@ -77,9 +78,32 @@ async def test_a_log_is_bounded_per_run_and_keeps_the_first(bus: Bus) -> None:
     assert await bus.log("f", id, [LogLine(0, 2, "stdout", "info", "", "the next run")]) == 1
 
 
-async def test_a_log_sent_again_is_not_doubled_and_a_gone_job_gets_none(bus: Bus) -> None:
-    from echod.bus.rows import blob, pack
+async def test_a_log_is_bounded_per_job_and_a_line_may_fill_what_is_left(bus: Bus) -> None:
+    id, other = await mint(bus, count=2)
 
+    async def log(attempt: int, size: int, id: str = id) -> int:
+        lines = pack([[attempt, blob(bytes(size - 16))]])  # what a line itself costs
+        return int(await bus.run("log", "f", id=id, token=f"{attempt} {size}", lines=lines))
+
+    assert await log(1, 1024 * 1024, other) == 1
+    for attempt in range(1, 9):
+        assert await log(attempt, 1024 * 1024 - 17) == 1
+        assert await log(attempt, 18) == 0
+        assert await log(attempt, 17) == 0, "no line after one that was left out"
+    assert await log(9, 8 * 17 + 1) == 0
+    assert await log(10, 8 * 17) == 1
+    assert await log(11, 17) == 0
+
+
+async def test_of_who_wrote_last_a_thousand_are_known(bus: Bus, server: Server) -> None:
+    server.command("ZADD", "emq:{f}:logged", *(each for n in range(1000) for each in (n, f"JOB{n}")))
+    (id,) = await mint(bus)
+    await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
+    assert server.command("ZCARD", "emq:{f}:logged") == 1000
+    assert server.command("ZRANGE", "emq:{f}:logged", 0, 0) == [b"JOB1"]
+
+
+async def test_a_log_sent_again_is_not_doubled_and_a_gone_job_gets_none(bus: Bus) -> None:
     (id,) = await mint(bus)
     packed = pack([[1, blob(pack(LogLine(1, 1, "stdout", "info", "", "once")))]])
     assert await bus.run("log", "f", id=id, token="t", lines=packed) == 1
@@ -107,6 +131,15 @@ async def test_an_archived_job_counts_with_payload_output_and_result(bus: Bus, s
     await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x" * 5_000)])
     await settle(bus, [done(job, result=bytes(20_000))])
     assert 35_000 < int(audit(server, "f").meta["ab"]) < 36_000
+
+
+async def test_output_of_a_job_that_was_cancelled_or_died_counts_where_it_lies(bus: Bus, server: Server) -> None:
+    buried = await bury(bus)
+    (cancelled,) = await mint(bus)
+    await bus.cancel("f", cancelled)
+    for id in (buried, cancelled):
+        await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
+        audit(server, "f")
 
 
 async def test_a_list_is_newest_first_in_all_states_and_goes_on_at_its_cursor(bus: Bus) -> None:
@@ -140,7 +173,10 @@ async def test_stats_count_by_state(bus: Bus, server: Server) -> None:
     await bus.pause("f")
     stats = (await bus.stats(["f", "unknown"]))["f"]
     assert (stats.pending, stats.active, stats.scheduled, stats.dead, stats.done, stats.paused) == (1, 1, 1, 1, 2, True)
-    assert stats.oldest_ms is not None
+    first_ms = stats.oldest_ms
+    server.clock.advance(5000)
+    await mint(bus, lane="younger")
+    assert (await bus.stats(["f"]))["f"].oldest_ms == first_ms is not None
     assert abs(stats.oldest_ms - server.clock.now_ms()) < 60_000
     assert (await bus.stats([])) == {}
 
@@ -345,6 +381,13 @@ async def test_at_most_eight_listen_to_a_job_the_last_that_asked(bus: Bus, serve
     for number in range(10):
         await bus.run("listen", "f", id=job, channel=f"c{number}")
     assert server.command("HGET", f"emq:{{f}}:job:{job}", "wt") == b"\n".join(b"c%d" % n for n in range(9, 1, -1))
+
+
+async def test_there_is_nothing_to_hear_of_a_job_that_ended_in_any_way(bus: Bus) -> None:
+    buried, (cancelled,) = await bury(bus), await mint(bus)
+    await bus.cancel("f", cancelled)
+    for id in (buried, cancelled):
+        assert await bus.listen("f", id) == "ended"
 
 
 async def test_a_check_finds_what_is_not_in_its_one_place(bus: Bus, server: Server) -> None:

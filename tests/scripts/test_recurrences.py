@@ -601,6 +601,7 @@ async def test_a_backfill_mints_each_instant_once_and_of_no_unknown_rule(bus: Bu
     await bus.drain("f", [asked[0][1]])
     server.clock.advance(10_001)
     await bus.purge("f", [asked[0][1]], ["cancelled"])
+    audit(server, "f")
     assert await bus.backfill("f", "r", asked[:1]) == [Filled(*asked[0], True)]  # its row was not kept
     server.command("DEL", f"emq:{{f}}:job:{asked[1][1]}")
     other = bus.new_job_id()
