@@ -337,6 +337,16 @@ async def test_what_was_released_gathers_again(bus: Bus, server: Server) -> None
     assert await turns(bus, 1) == [ids]
 
 
+async def test_a_tick_lets_so_many_lanes_go_and_says_that_there_are_more(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    for lane in "abc":
+        await mint(bus, lane=lane)
+    server.clock.advance(WAIT_MS + 1)
+    for more, left in ((True, 1), (False, 0)):
+        assert (await bus.tick("f", 2)).more == more
+        assert len(audit(server, "f").later) == left
+
+
 async def test_what_comes_back_late_gathers_from_then_on(bus: Bus, server: Server) -> None:
     await batched(bus, 2, WAIT_MS)
     await mint(bus, count=2)

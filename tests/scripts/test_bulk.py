@@ -105,6 +105,12 @@ async def test_the_dead_are_picked_by_cause_text_and_age(bus: Bus, server: Serve
         assert await picked(bus, Filter(("dead",), **asked)) == right, asked
 
 
+async def test_an_error_without_a_cause_is_of_the_cause_error(bus: Bus, server: Server) -> None:
+    id = await bury(bus)
+    server.command("HSET", f"emq:{{f}}:job:{id}", "er", pack({"type": "E", "message": "m"}))
+    assert await picked(bus, Filter(("dead",), cause="error")) == [id]
+
+
 async def test_what_came_after_a_sweep_began_is_not_of_it(bus: Bus, server: Server) -> None:
     """A job that fails again at once would be redriven for ever; a queue that is fed would be drained for ever."""
     (first,) = await died(bus, Error("E", "m"))

@@ -192,6 +192,16 @@ async def test_a_settle_without_memory_takes_twice_what_it_adds_off_the_archive(
     assert len(audit(server, "f").done) == 5 + 1 - 2
 
 
+async def test_the_last_seconds_may_fill_eight_megabytes_where_memory_is_out(bus: Bus, server: Server) -> None:
+    await mint(bus, count=4)
+    *jobs, last = await claim(bus, 4)
+    for job in jobs:
+        await settle(bus, [done(job, result=bytes(4_000_000))])
+    call = {"claimer": ME, "sequence": 99, "want": 0, "lease_ms": LEASE_MS, "holder": "h", "popped": 0}
+    await bus.run("settle!", "f", begun=pack([]), verdicts=pack([verdict_row(done(last))]), **call)  # type: ignore[arg-type]
+    assert list(audit(server, "f").done) == [jobs[1].id, jobs[2].id, last.id]
+
+
 async def test_results_that_pile_up_within_seconds_are_bounded_when_memory_is_out() -> None:
     """The last ten seconds are kept for mints that are sent again, but not without an end."""
     async with running("--maxmemory-policy", "noeviction") as server:

@@ -307,6 +307,14 @@ async def test_news_of_a_queue_in_which_nothing_is_left_is_looked_for_again_too(
     assert 0 < (await bus.beat(pump=True)).next_in_ms["f"] <= 1000
 
 
+async def test_news_of_before_the_clock_went_back_is_not_waited_for_until_then(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    assert server.command("LPOP", "emq:{~}:wake") == b"f"
+    server.clock.advance(-3_600_000)
+    await bus.beat(pump=True)
+    assert audit(server, "f").wake == ["f"]
+
+
 async def test_a_name_that_is_twice_in_the_list_is_there_once_after_a_beat(bus: Bus, server: Server) -> None:
     await mint(bus)
     server.command("RPUSH", "emq:{~}:wake", "f")

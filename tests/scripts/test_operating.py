@@ -317,6 +317,28 @@ async def test_what_a_killed_deployer_stored_is_collected_an_hour_later(bus: Bus
     assert await bus.link.command("EXISTS", bus.keys.uploads) == 0
 
 
+async def test_a_version_that_was_stored_once_more_and_not_switched_to_stays(bus: Bus, server: Server) -> None:
+    await activated(bus, 1)
+    await activated(bus, 2)
+    await bus.put_version(numbered(1), [b"x", b"y"], b"m")
+    server.clock.advance(3_600_001)
+    await bus.beat(pump=True)
+    assert await stored(bus) == {numbered(1).encode(), numbered(2).encode()}
+    assert await bus.link.command("EXISTS", bus.keys.uploads) == 0
+
+
+async def test_versions_are_collected_some_at_a_time_and_those_of_dead_nodes_too(bus: Bus, server: Server) -> None:
+    await activated(bus, 0)
+    await bus.link.command("ZADD", bus.keys.versions, *(each for n in range(1, 41) for each in (n, numbered(n))))
+    dead = {"running": pack([numbered(n) for n in range(1, 41)]), "told": pack([]), "channel": "c", "cursor": "0"}
+    await bus.run("join", node="NODdead", lease_ms=1000, info=b"")
+    await bus.run("beat", node="NODdead", number=1, lease_ms=1000, pump=0, limit=1, roll=0, expected_ms=0, **dead)  # type: ignore[arg-type]
+    for later_ms, left in ((0, 41), (1001, 21), (0, 11)):
+        server.clock.advance(later_ms)
+        await bus.beat(pump=True)
+        assert await bus.link.command("ZCARD", bus.keys.versions) == left
+
+
 async def test_a_pumps_beat_collects_what_nobody_runs_any_more(bus: Bus, server: Server) -> None:
     other = await Bus.open(server.address)
     try:
