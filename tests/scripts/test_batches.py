@@ -357,6 +357,14 @@ async def test_what_comes_back_late_gathers_from_then_on(bus: Bus, server: Serve
     assert books.later == {"-": int(books.rows[second.id][b"w"]) + WAIT_MS}
 
 
+async def test_a_lane_that_gathers_says_so_although_its_window_is_open(bus: Bus) -> None:
+    await batched(bus, 2, WAIT_MS, lane_rate="5/10s")
+    await mint(bus, count=2)
+    await claim(bus)
+    await mint(bus)
+    assert [lane.why for lane in await bus.lanes("f")] == ["batch"]
+
+
 async def test_a_lane_at_its_rate_gathers_on_when_its_window_ends(bus: Bus, server: Server) -> None:
     await batched(bus, 2, WAIT_MS, lane_rate="2/10s")
     await mint(bus, count=2)

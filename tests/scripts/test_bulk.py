@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from audit import audit, open_books
-from doing import LEASE_MS, bury, claim, claim_one, counted, dead, done, hold, mint, run, settle
+from doing import LEASE_MS, bury, claim, claim_one, counted, dead, done, hold, mint, retry, run, settle
 from echod.bus import Bus
 from echod.bus.bulk import Filter, Picked
 from echod.bus.rows import pack
@@ -103,6 +103,41 @@ async def test_the_dead_are_picked_by_cause_text_and_age(bus: Bus, server: Serve
     ]
     for asked, right in table:
         assert await picked(bus, Filter(("dead",), **asked)) == right, asked
+
+
+async def listed(bus: Bus, wanted: Filter) -> list[JobId]:
+    return [job.id for job in (await bus.jobs("f", wanted))[0]]
+
+
+@pytest.mark.parametrize("find", [picked, listed])
+async def test_age_counts_from_the_end_or_from_when_a_job_began_to_wait(
+    bus: Bus, server: Server, find: Callable[[Bus, Filter], Awaitable[list[JobId]]]
+) -> None:
+    (again, dying) = await mint(bus, count=2)
+    server.clock.advance(3_600_000)
+    first, second = await claim(bus, 2)
+    await settle(bus, [retry(first, 0), dead(second)])
+    half_an_hour = 1_800_000
+    for state, id in (("pending", again), ("dead", dying)):
+        assert await find(bus, Filter((state,), older_ms=half_an_hour)) == []  # type: ignore[arg-type]
+        assert await find(bus, Filter((state,), newer_ms=half_an_hour)) == [id]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("find", [picked, listed])
+async def test_an_error_that_a_job_got_over_is_none_of_it(
+    bus: Bus, find: Callable[[Bus, Filter], Awaitable[list[JobId]]]
+) -> None:
+    await mint(bus)
+    await settle(bus, [retry(await claim_one(bus), 0)])
+    await settle(bus, [done(await claim_one(bus))])
+    assert await find(bus, Filter(("done",), cause="error")) == []
+    assert len(await find(bus, Filter(("done",)))) == 1
+
+
+async def test_pages_of_jobs_that_ended_at_one_instant_have_each_once(bus: Bus, server: Server) -> None:
+    with server.clock.stopped():
+        ids = await died(bus, *[Error("E", "m")] * 5)
+    assert await picked(bus, DEAD, limit=2) == ids
 
 
 async def test_an_error_without_a_cause_is_of_the_cause_error(bus: Bus, server: Server) -> None:

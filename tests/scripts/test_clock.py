@@ -44,6 +44,15 @@ async def test_a_key_of_a_fixed_time_is_over_by_this_clock_and_leaves_the_next_n
     assert server.command("PTTL", "emq:{f}:unique:k") == -1
 
 
+async def test_time_that_was_skipped_is_no_outage_to_a_new_pump(server: Server, driven: Bus) -> None:
+    now_ms = (await driven.beat(pump=True)).now_ms
+    await driven.drive("to", now_ms + HOUR)
+    other = await Bus.open(server.address, driven=True)
+    await other.join("NOD00000000002")  # type: ignore[arg-type]
+    assert (await other.beat(pump=True)).tick.stepped_ms == 0
+    await other.close()
+
+
 async def test_it_moves_forward_only_and_the_same_move_again_moves_nothing(driven: Bus) -> None:
     await driven.drive("freeze")
     at_ms = (await driven.drive()).now_ms

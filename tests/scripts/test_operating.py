@@ -13,8 +13,10 @@ from echod.bus import Bus
 from echod.bus.answers import LogLine
 from echod.bus.bulk import Filter
 from echod.bus.rows import blob, pack
-from echod.errors import Refused
+from echod.errors import QueueFull, Refused
 from echod.model.ids import JobId, NodeId, VersionId
+from echod.model.job import Mint
+from echofn.manifest import Policy
 from server import PATIENCE_S, Server
 
 
@@ -358,6 +360,38 @@ async def test_a_pumps_beat_collects_what_nobody_runs_any_more(bus: Bus, server:
         await other.close()
 
 
+async def test_the_version_that_is_active_is_a_new_generation_only_with_other_errors(bus: Bus, server: Server) -> None:
+    await activated(bus, 1)
+    for errors, generation in ((b"", 1), (b"broken", 2), (b"broken", 2), (b"", 3)):
+        assert (await bus.activate(numbered(1), errors=errors)).generation == generation
+        assert (await bus.active())[1] == errors
+    assert len(await bus.switches(9)) == 1
+
+
+async def test_versions_are_in_the_order_of_their_switches_within_a_millisecond_too(bus: Bus, server: Server) -> None:
+    with server.clock.stopped():
+        for number in (2, 3, 1):
+            await activated(bus, number)
+        assert [version for version, _ in await bus.versions()] == [numbered(1), numbered(3), numbered(2)]
+
+
+async def test_two_hundred_switches_are_kept(bus: Bus, server: Server) -> None:
+    server.command("RPUSH", bus.keys.switches, *[b"x"] * 200)
+    await activated(bus, 1)
+    assert server.command("LLEN", bus.keys.switches) == 200
+
+
+async def test_a_policy_takes_back_what_the_one_before_said(bus: Bus) -> None:
+    await bus.configure("f", Policy(max_pending=1, redact=("secret",)), 1)
+    assert await bus.redacted("f") == ("secret",)
+    await mint(bus)
+    with pytest.raises(QueueFull):
+        await bus.mint_outside("f", Mint(id=bus.new_job_id(), payload=b""))
+    await bus.configure("f", Policy(), 2)
+    assert await bus.redacted("f") == ()
+    await bus.mint_outside("f", Mint(id=bus.new_job_id(), payload=b""))
+
+
 async def test_a_version_that_lacks_a_piece_is_not_switched_to(bus: Bus) -> None:
     await activated(bus, 1)
     await bus.put_version(numbered(2), [b"x", b"y"], b"m")
@@ -415,6 +449,9 @@ async def test_there_is_nothing_to_hear_of_a_job_that_ended_in_any_way(bus: Bus)
 async def test_a_check_finds_what_is_not_in_its_one_place(bus: Bus, server: Server) -> None:
     ids = await mint(bus, count=4)
     assert await bus.check("f", 100) == (4, [])
+    server.command("ZADD", "emq:{f}:ring", 1, "ghost")
+    assert await bus.check("f", 100) == (4, [("an empty lane in the ring", "ghost")])
+    server.command("ZREM", "emq:{f}:ring", "ghost")
     server.command("ZADD", "emq:{f}:dead", 1, ids[0])
     server.command("ZREM", "emq:{f}:lane:-", ids[1])
     server.command("DEL", f"emq:{{f}}:job:{ids[2]}")
