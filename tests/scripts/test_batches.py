@@ -337,6 +337,16 @@ async def test_what_was_released_gathers_again(bus: Bus, server: Server) -> None
     assert await turns(bus, 1) == [ids]
 
 
+async def test_a_tick_lets_so_many_lanes_go_and_says_that_there_are_more(bus: Bus, server: Server) -> None:
+    await batched(bus, 3, WAIT_MS)
+    for lane in "abc":
+        await mint(bus, lane=lane)
+    server.clock.advance(WAIT_MS + 1)
+    for more, left in ((True, 1), (False, 0)):
+        assert (await bus.tick("f", 2)).more == more
+        assert len(audit(server, "f").later) == left
+
+
 async def test_what_comes_back_late_gathers_from_then_on(bus: Bus, server: Server) -> None:
     await batched(bus, 2, WAIT_MS)
     await mint(bus, count=2)
@@ -345,6 +355,14 @@ async def test_what_comes_back_late_gathers_from_then_on(bus: Bus, server: Serve
     await settle(bus, [done(first), Release(hold(second))])
     books = audit(server, "f")
     assert books.later == {"-": int(books.rows[second.id][b"w"]) + WAIT_MS}
+
+
+async def test_a_lane_that_gathers_says_so_although_its_window_is_open(bus: Bus) -> None:
+    await batched(bus, 2, WAIT_MS, lane_rate="5/10s")
+    await mint(bus, count=2)
+    await claim(bus)
+    await mint(bus)
+    assert [lane.why for lane in await bus.lanes("f")] == ["batch"]
 
 
 async def test_a_lane_at_its_rate_gathers_on_when_its_window_ends(bus: Bus, server: Server) -> None:

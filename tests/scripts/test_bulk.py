@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from audit import audit, open_books
-from doing import LEASE_MS, bury, claim, claim_one, counted, dead, done, hold, mint, run, settle
+from doing import LEASE_MS, bury, claim, claim_one, counted, dead, done, hold, mint, retry, run, settle
 from echod.bus import Bus
 from echod.bus.bulk import Filter, Picked
 from echod.bus.rows import pack
@@ -105,6 +105,47 @@ async def test_the_dead_are_picked_by_cause_text_and_age(bus: Bus, server: Serve
         assert await picked(bus, Filter(("dead",), **asked)) == right, asked
 
 
+async def listed(bus: Bus, wanted: Filter) -> list[JobId]:
+    return [job.id for job in (await bus.jobs("f", wanted))[0]]
+
+
+@pytest.mark.parametrize("find", [picked, listed])
+async def test_age_counts_from_the_end_or_from_when_a_job_began_to_wait(
+    bus: Bus, server: Server, find: Callable[[Bus, Filter], Awaitable[list[JobId]]]
+) -> None:
+    (again, dying) = await mint(bus, count=2)
+    server.clock.advance(3_600_000)
+    first, second = await claim(bus, 2)
+    await settle(bus, [retry(first, 0), dead(second)])
+    half_an_hour = 1_800_000
+    for state, id in (("pending", again), ("dead", dying)):
+        assert await find(bus, Filter((state,), older_ms=half_an_hour)) == []  # type: ignore[arg-type]
+        assert await find(bus, Filter((state,), newer_ms=half_an_hour)) == [id]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("find", [picked, listed])
+async def test_an_error_that_a_job_got_over_is_none_of_it(
+    bus: Bus, find: Callable[[Bus, Filter], Awaitable[list[JobId]]]
+) -> None:
+    await mint(bus)
+    await settle(bus, [retry(await claim_one(bus), 0)])
+    await settle(bus, [done(await claim_one(bus))])
+    assert await find(bus, Filter(("done",), cause="error")) == []
+    assert len(await find(bus, Filter(("done",)))) == 1
+
+
+async def test_pages_of_jobs_that_ended_at_one_instant_have_each_once(bus: Bus, server: Server) -> None:
+    with server.clock.stopped():
+        ids = await died(bus, *[Error("E", "m")] * 5)
+    assert await picked(bus, DEAD, limit=2) == ids
+
+
+async def test_an_error_without_a_cause_is_of_the_cause_error(bus: Bus, server: Server) -> None:
+    id = await bury(bus)
+    server.command("HSET", f"emq:{{f}}:job:{id}", "er", pack({"type": "E", "message": "m"}))
+    assert await picked(bus, Filter(("dead",), cause="error")) == [id]
+
+
 async def test_what_came_after_a_sweep_began_is_not_of_it(bus: Bus, server: Server) -> None:
     """A job that fails again at once would be redriven for ever; a queue that is fed would be drained for ever."""
     (first,) = await died(bus, Error("E", "m"))
@@ -193,6 +234,22 @@ async def test_moved_jobs_stand_by_priority_and_mint_order(bus: Bus, server: Ser
     assert await bus.move("f", [a1, a2], "b") == (a1, a2)
     assert audit(server, "f").lanes == {"b": [b2, a1, b1, a2]}
     assert [job.lane for job in await claim(bus, 4)] == ["b"] * 4
+
+
+async def test_a_job_keeps_its_priority_and_a_lane_its_turn_where_it_is_moved_to_its_own(
+    bus: Bus, server: Server
+) -> None:
+    await mint(bus, lane="b", count=2)
+    (urgent,) = await mint(bus, lane="a", priority=-5)
+    await bus.move("f", [urgent], "b")
+    before = audit(server, "f")
+    assert before.lanes["b"][0] == urgent
+    await claim(bus, 1)
+    (alone,) = await mint(bus, lane="c")
+    before = audit(server, "f")
+    await claim(bus, 1)
+    assert await bus.move("f", [alone], "c") == (alone,)
+    assert audit(server, "f").ring["c"] == before.ring["c"]
 
 
 async def test_a_move_leaves_what_runs_and_what_ended(bus: Bus, server: Server) -> None:

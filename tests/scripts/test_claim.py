@@ -9,6 +9,7 @@ import pytest
 from audit import audit, open_books
 from doing import LEASE_MS, ME, claim, claim_one, commands, done, hold, mint, settle
 from echod.bus import Bus
+from echod.bus.rows import pack
 from echod.errors import BusAway, BusError
 from echod.model.job import Mint, Occurrence
 from echofn.manifest import Policy
@@ -119,6 +120,32 @@ async def test_a_claim_that_got_nothing_says_why_when_sent_again(bus: Bus) -> No
     first = await bus.run("claim", "f", **arguments)
     assert first[3] == b"paused"
     assert (await bus.run("claim", "f", **arguments))[:6] == first
+
+
+async def test_a_claim_sent_again_gets_nothing_that_is_anothers_by_now(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    call = {"claimer": "slow", "sequence": 7, "want": 1, "lease_ms": 1000, "holder": "h", "popped": 0}
+    assert len((await bus.run("claim", "f", begun=pack([]), **call))[2]) == 1  # type: ignore[arg-type]
+    server.clock.advance(1001)
+    await bus.tick("f")
+    await claim_one(bus)
+    assert (await bus.run("claim", "f", begun=pack([]), **call))[2] == []  # type: ignore[arg-type]
+
+
+async def test_a_claim_sent_again_says_again_when_to_ask(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(rate="1/m"), 1)
+    await mint(bus, count=2)
+    await claim_one(bus)
+    call = {"claimer": "other", "sequence": 7, "want": 1, "lease_ms": 1000, "holder": "h", "popped": 0}
+    first, again = [await bus.run("claim", "f", begun=pack([]), **call) for _ in range(2)]  # type: ignore[arg-type]
+    assert first[3:5] == again[3:5]
+    assert 50_000 < first[4] <= 60_000
+
+
+async def test_payloads_of_more_than_a_claim_hands_out_are_known(bus: Bus, server: Server) -> None:
+    for size, is_large in ((16 * 1024, False), (16 * 1024 + 1, True)):
+        await mint(bus, payload=bytes(size))
+        assert ("large" in audit(server, "f").meta) == is_large
 
 
 async def test_a_row_that_was_evicted_ends_in_the_morgue(bus: Bus, server: Server) -> None:

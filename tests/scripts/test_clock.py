@@ -10,6 +10,7 @@ import pytest
 from doing import claim_one, mint
 from echod.bus import Bus
 from echod.errors import BusUnfit, Refused
+from echod.model.job import Mint, Minted, Unique
 from server import PATIENCE_S, Server
 
 HOUR = 3_600_000
@@ -29,6 +30,27 @@ async def test_a_move_is_in_the_scripts_and_in_this_hosts_estimate(driven: Bus) 
     assert moved.now_ms == before.now_ms + HOUR
     assert (await driven.tick("f")).now_ms - moved.now_ms < HOUR
     assert 0 <= driven.clock.now_ms() - moved.now_ms < HOUR
+
+
+async def test_a_key_of_a_fixed_time_is_over_by_this_clock_and_leaves_the_next_no_end(
+    server: Server, driven: Bus
+) -> None:
+    (first,) = await mint(driven, unique=Unique("k", HOUR))
+    now_ms = (await driven.drive()).now_ms
+    one = Mint(id=driven.new_job_id(), payload=b"\x01", unique=Unique("k"))
+    assert await driven.mint("f", [one]) == [Minted(first, duplicate=True)]
+    await driven.drive("to", now_ms + 2 * HOUR)
+    assert await driven.mint("f", [one]) == [Minted(one.id)]
+    assert server.command("PTTL", "emq:{f}:unique:k") == -1
+
+
+async def test_time_that_was_skipped_is_no_outage_to_a_new_pump(server: Server, driven: Bus) -> None:
+    now_ms = (await driven.beat(pump=True)).now_ms
+    await driven.drive("to", now_ms + HOUR)
+    other = await Bus.open(server.address, driven=True)
+    await other.join("NOD00000000002")  # type: ignore[arg-type]
+    assert (await other.beat(pump=True)).tick.stepped_ms == 0
+    await other.close()
 
 
 async def test_it_moves_forward_only_and_the_same_move_again_moves_nothing(driven: Bus) -> None:

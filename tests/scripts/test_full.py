@@ -10,6 +10,7 @@ import pytest
 from audit import audit, open_books
 from doing import LEASE_MS, ME, claim, claim_one, counted, done, hold, mint, retry, settle
 from echod.bus import Bus
+from echod.bus.rows import pack, verdict_row
 from echod.errors import BusFull
 from echod.model.ids import VersionId
 from echod.model.job import Child, Mint, Minted
@@ -178,6 +179,27 @@ async def test_relief_takes_no_more_rows_than_one_call_may_of_all_queues_togethe
     for limit, left in ((2, 4), (3, 1), (3, 0)):
         await bus.run("relieve", limit=limit)
         assert sum(len(audit(server, queue).done) for queue in ("f", "g")) == left
+
+
+async def test_a_settle_without_memory_takes_twice_what_it_adds_off_the_archive(bus: Bus, server: Server) -> None:
+    """All of it counts as over its limits then."""
+    await mint(bus, count=6)
+    *jobs, last = await claim(bus, 6)
+    await settle(bus, [done(job) for job in jobs])
+    server.clock.advance(11_000)
+    call = {"claimer": ME, "sequence": 99, "want": 0, "lease_ms": LEASE_MS, "holder": "h", "popped": 0}
+    await bus.run("settle!", "f", begun=pack([]), verdicts=pack([verdict_row(done(last))]), **call)  # type: ignore[arg-type]
+    assert len(audit(server, "f").done) == 5 + 1 - 2
+
+
+async def test_the_last_seconds_may_fill_eight_megabytes_where_memory_is_out(bus: Bus, server: Server) -> None:
+    await mint(bus, count=4)
+    *jobs, last = await claim(bus, 4)
+    for job in jobs:
+        await settle(bus, [done(job, result=bytes(4_000_000))])
+    call = {"claimer": ME, "sequence": 99, "want": 0, "lease_ms": LEASE_MS, "holder": "h", "popped": 0}
+    await bus.run("settle!", "f", begun=pack([]), verdicts=pack([verdict_row(done(last))]), **call)  # type: ignore[arg-type]
+    assert list(audit(server, "f").done) == [jobs[1].id, jobs[2].id, last.id]
 
 
 async def test_results_that_pile_up_within_seconds_are_bounded_when_memory_is_out() -> None:

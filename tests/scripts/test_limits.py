@@ -186,6 +186,16 @@ async def test_a_rate_does_not_save_up_while_paused(bus: Bus, server: Server) ->
     assert (await blocked(bus))[0] == "capped"
 
 
+async def test_windows_that_are_over_go_in_bounded_steps(bus: Bus, server: Server) -> None:
+    await code(bus, lane_rate="1/m")
+    await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"", lane=f"L{n}") for n in range(250)])
+    await settle(bus, [done(job) for job in await claim(bus, 250)])
+    server.clock.advance(60_001)
+    for more, left in ((True, 50), (False, 0)):
+        assert (await bus.tick("f")).more == more
+        assert len(audit(server, "f").windows) == left
+
+
 async def test_two_windows_that_touch_can_start_twice_as_many(bus: Bus, server: Server) -> None:
     """As documented: n in a window, not in any stretch of its length."""
     await code(bus, rate="10/h")
@@ -306,16 +316,38 @@ async def test_switched_on_over_many_jobs_it_counts_in_steps_and_starts_nothing_
     await claim(bus, 450)
     await claim(bus, 450)
     await mint(bus, lane="d")
+    assert await rung(bus)
+    heard: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+    bus.on("due", lambda *said: heard.put_nowait(said))
     await bus.set("f", {"lane_concurrency": 10})
     assert "judge" in audit(server, "f").meta
+    assert await asyncio.wait_for(heard.get(), PATIENCE_S) == ("f", 0), "pumps go on with it at once"
     assert await blocked(bus) == ("capped", 20)
+    assert open_books(server, "f").wake == []
     while (await bus.tick("f")).more:
         pass
+    assert audit(server, "f").wake == ["f"]
     assert len(await claim(bus, 9)) == 1
     books = audit(server, "f")
     assert "judge" not in books.meta
     assert books.of_lanes(":a") == {"a": "300", "b": "300", "c": "300", "d": "1"}
     assert books.held == {"a", "b", "c"}
+
+
+async def test_switched_on_it_counts_no_job_whose_row_is_gone(bus: Bus, server: Server) -> None:
+    (gone,) = await mint(bus)
+    await claim_one(bus)
+    server.command("DEL", f"emq:{{f}}:job:{gone}")
+    await bus.set("f", {"lane_concurrency": 10})
+    assert server.command("EXISTS", f"emq:{{f}}:job:{gone}", "emq:{f}:lanes") == 0
+
+
+async def test_an_operators_weight_comes_before_those_by_lane(bus: Bus) -> None:
+    await code(bus, lane_weight={"a": 5})
+    await mint(bus, lane="a")
+    for weight in (5, 2):
+        assert [lane.weight for lane in await bus.lanes("f")] == [weight]
+        await bus.set("f", {"weight": 2})
 
 
 async def test_switched_off_all_held_lanes_are_back_in_bounded_steps(bus: Bus, server: Server) -> None:

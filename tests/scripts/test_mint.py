@@ -10,6 +10,7 @@ import pytest
 from audit import audit, open_books
 from doing import claim_one, counted, done, mint, settle
 from echod.bus import Bus, minting
+from echod.bus.rows import mint_row, pack
 from echod.errors import BusFull, Refused
 from echod.model.job import Conflict, Full, Mint, Minted, Stale, Taken, Unique
 from echofn.manifest import Policy
@@ -185,8 +186,6 @@ async def test_max_pending_refuses_mints_from_outside_only(bus: Bus, server: Ser
 async def test_a_resend_long_after_is_stale_where_its_row_is_gone(bus: Bus, server: Server) -> None:
     one = Mint(id=bus.new_job_id(), payload=b"\x01")
     first_ms = server.clock.now_ms() - 11_000
-    from echod.bus.rows import mint_row, pack
-
     arguments = {"queue": "f", "outside": 0, "resend": 1, "first_ms": first_ms, "mints": pack([mint_row(one, "7")])}
     assert await bus.run_script(bus.scripts["mint"], "f", arguments) == [6]
     assert open_books(server, "f").rows == {}
@@ -195,9 +194,29 @@ async def test_a_resend_long_after_is_stale_where_its_row_is_gone(bus: Bus, serv
     assert _answer(one, 6) == Stale(one.id)
 
 
-async def test_a_resend_whose_row_may_have_been_trimmed_young_is_stale(bus: Bus, server: Server) -> None:
-    from echod.bus.rows import mint_row, pack
+async def test_who_names_no_body_means_any(bus: Bus) -> None:
+    (first,) = await mint(bus, unique=Unique("k", body="B"))
+    one = Mint(id=bus.new_job_id(), payload=b"\x01", unique=Unique("k"))
+    assert await bus.mint("f", [one]) == [Minted(first, duplicate=True)]
 
+
+async def test_a_resend_is_known_by_its_key_although_its_row_is_gone(bus: Bus, server: Server) -> None:
+    """And rows that were trimmed young long ago are nothing against a first arrival."""
+    one = Mint(id=bus.new_job_id(), payload=b"\x01", unique=Unique("k", 3_600_000))
+    two = Mint(id=bus.new_job_id(), payload=b"\x01")
+    assert await bus.mint("f", [one]) == [Minted(one.id)]
+    await settle(bus, [done(await claim_one(bus))])
+    await bus.purge("f", [one.id], ["done"])
+    again = {"queue": "f", "outside": 0, "resend": 1}
+    now_ms = server.clock.now_ms()
+    mints = pack([mint_row(one, "7"), mint_row(two, "7")])
+    assert await bus.run("mint", "f", first_ms=now_ms, mints=mints, **again) == [1, 6]  # type: ignore[arg-type]
+    server.clock.advance(11_000)
+    assert await bus.run("mint", "f", first_ms=now_ms + 11_000, mints=mints, **again) == [1, 1]  # type: ignore[arg-type]
+    assert list(audit(server, "f").rows) == [two.id]
+
+
+async def test_a_resend_whose_row_may_have_been_trimmed_young_is_stale(bus: Bus, server: Server) -> None:
     one = Mint(id=bus.new_job_id(), payload=b"\x01")
     first_ms = server.clock.now_ms() - 1000
     arguments = {"queue": "f", "outside": 0, "resend": 1, "first_ms": first_ms, "mints": pack([mint_row(one, "7")])}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from audit import audit, open_books
-from doing import ME, bury, claim, claim_one, commands, done, hold, mint, settle
+from doing import ME, bury, claim, claim_one, commands, dead, done, hold, mint, settle
 from echod.bus import Bus
 from echod.bus.clock import IdMaker
+from echod.bus.rows import pack
 from echod.errors import BusUnfit, LeaseGone
 from echod.model.ids import EPOCH_MS, NODE_BITS, SEQUENCE_BITS, JobId, NodeId, number_of
 from echod.model.job import Child, Mint, Release
@@ -124,6 +126,15 @@ async def test_a_node_past_its_lease_makes_no_ids(bus: Bus, monkeypatch: pytest.
     with pytest.raises(LeaseGone):
         bus.new_job_id()
     assert isinstance(bus.ids, IdMaker)
+
+
+async def test_who_leaves_late_leaves_the_number_to_who_has_it_by_now(bus: Bus, server: Server) -> None:
+    server.clock.advance(60_001)
+    other = await Bus.open(server.address)
+    await other.join(NodeId("NODother"))
+    await bus.leave()
+    assert [(node.id, node.number) for node in await other.nodes()] == [("NODother", 0)]
+    await other.close()
 
 
 async def test_a_beat_after_another_took_the_number_leases_a_new_one(bus: Bus, server: Server) -> None:
@@ -324,10 +335,28 @@ async def test_news_that_may_be_in_flight_at_a_beat_is_looked_for_again_a_second
         answer = await bus.beat(pump=True)
         again_in_ms = answer.next_in_ms["f"]
         assert 0 < again_in_ms <= 1000
+        assert (await bus.tick("f")).next_in_ms == again_in_ms
         server.clock.advance(again_in_ms + 1)
         await bus.tick("f")
     assert audit(server, "f").wake == ["f"]
     assert (await bus.tick("f")).next_in_ms is None
+
+
+async def test_news_of_a_queue_in_which_nothing_is_left_is_looked_for_again_too(bus: Bus, server: Server) -> None:
+    """Else the next mint there would think that somebody was told."""
+    (id,) = await mint(bus)
+    assert server.command("LPOP", "emq:{~}:wake") == b"f"
+    await bus.cancel("f", id)
+    await bus.purge("f", [id], ["cancelled"])
+    assert 0 < (await bus.beat(pump=True)).next_in_ms["f"] <= 1000
+
+
+async def test_news_of_before_the_clock_went_back_is_not_waited_for_until_then(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    assert server.command("LPOP", "emq:{~}:wake") == b"f"
+    server.clock.advance(-3_600_000)
+    await bus.beat(pump=True)
+    assert audit(server, "f").wake == ["f"]
 
 
 async def test_a_name_that_is_twice_in_the_list_is_there_once_after_a_beat(bus: Bus, server: Server) -> None:
@@ -391,6 +420,31 @@ async def test_queues_in_which_nothing_is_left_cost_a_beat_next_to_nothing(bus: 
         assert len((await bus.beat(pump=True)).queues) == count
         costs.append(commands(server) - before)
     assert costs[1] - costs[0] <= 5 * 100
+
+
+async def test_a_beat_is_bounded_over_all_its_queues_and_says_that_there_is_more(bus: Bus, server: Server) -> None:
+    async def beat(limit: int) -> list[Any]:
+        told = {"running": pack([]), "told": pack([]), "channel": "c", "cursor": "0", "roll": 0, "expected_ms": 0}
+        return list(
+            await bus.run("beat", node="NOD00000000001", number=0, lease_ms=60_000, pump=1, limit=limit, **told)  # type: ignore[arg-type]
+        )
+
+    await mint(bus, "f", count=4, in_ms=1000)
+    await mint(bus, "g")
+    server.clock.advance(1001)
+    for promoted, more in ((3, 1), (1, 0)):
+        assert (await beat(3))[6:8] == [more, promoted]
+    for queue, count in (("f", 4), ("g", 3)):
+        await mint(bus, queue, count=count, in_ms=1000)
+    server.clock.advance(1001)
+    for promoted, more in ((5, 1), (2, 0)):
+        assert (await beat(5))[6:8] == [more, promoted]
+    await settle(bus, [done(job) for job in await claim(bus, 4, "f")], "f")
+    await settle(bus, [dead(job) for job in await claim(bus, 4, "g")], "g")
+    server.clock.advance(31 * 86_400_000)
+    for archived, buried, more in ((1, 3, 1), (0, 1, 1), (0, 0, 0)):
+        assert (await beat(3))[6] == more
+        assert (len(audit(server, "f").done), len(audit(server, "g").dead)) == (archived, buried)
 
 
 @pytest.mark.parametrize("left", ["later", "active", "repeat", "ring", "windows", "out", "done", "dead"])

@@ -12,8 +12,11 @@ from doing import bury, claim, claim_one, counted, dead, done, hold, mint, settl
 from echod.bus import Bus
 from echod.bus.answers import LogLine
 from echod.bus.bulk import Filter
-from echod.errors import Refused
+from echod.bus.rows import blob, pack
+from echod.errors import QueueFull, Refused
 from echod.model.ids import JobId, NodeId, VersionId
+from echod.model.job import Mint
+from echofn.manifest import Policy
 from server import PATIENCE_S, Server
 
 
@@ -77,9 +80,32 @@ async def test_a_log_is_bounded_per_run_and_keeps_the_first(bus: Bus) -> None:
     assert await bus.log("f", id, [LogLine(0, 2, "stdout", "info", "", "the next run")]) == 1
 
 
-async def test_a_log_sent_again_is_not_doubled_and_a_gone_job_gets_none(bus: Bus) -> None:
-    from echod.bus.rows import blob, pack
+async def test_a_log_is_bounded_per_job_and_a_line_may_fill_what_is_left(bus: Bus) -> None:
+    id, other = await mint(bus, count=2)
 
+    async def log(attempt: int, size: int, id: str = id) -> int:
+        lines = pack([[attempt, blob(bytes(size - 16))]])  # what a line itself costs
+        return int(await bus.run("log", "f", id=id, token=f"{attempt} {size}", lines=lines))
+
+    assert await log(1, 1024 * 1024, other) == 1
+    for attempt in range(1, 9):
+        assert await log(attempt, 1024 * 1024 - 17) == 1
+        assert await log(attempt, 18) == 0
+        assert await log(attempt, 17) == 0, "no line after one that was left out"
+    assert await log(9, 8 * 17 + 1) == 0
+    assert await log(10, 8 * 17) == 1
+    assert await log(11, 17) == 0
+
+
+async def test_of_who_wrote_last_a_thousand_are_known(bus: Bus, server: Server) -> None:
+    server.command("ZADD", "emq:{f}:logged", *(each for n in range(1000) for each in (n, f"JOB{n}")))
+    (id,) = await mint(bus)
+    await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
+    assert server.command("ZCARD", "emq:{f}:logged") == 1000
+    assert server.command("ZRANGE", "emq:{f}:logged", 0, 0) == [b"JOB1"]
+
+
+async def test_a_log_sent_again_is_not_doubled_and_a_gone_job_gets_none(bus: Bus) -> None:
     (id,) = await mint(bus)
     packed = pack([[1, blob(pack(LogLine(1, 1, "stdout", "info", "", "once")))]])
     assert await bus.run("log", "f", id=id, token="t", lines=packed) == 1
@@ -107,6 +133,15 @@ async def test_an_archived_job_counts_with_payload_output_and_result(bus: Bus, s
     await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x" * 5_000)])
     await settle(bus, [done(job, result=bytes(20_000))])
     assert 35_000 < int(audit(server, "f").meta["ab"]) < 36_000
+
+
+async def test_output_of_a_job_that_was_cancelled_or_died_counts_where_it_lies(bus: Bus, server: Server) -> None:
+    buried = await bury(bus)
+    (cancelled,) = await mint(bus)
+    await bus.cancel("f", cancelled)
+    for id in (buried, cancelled):
+        await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
+        audit(server, "f")
 
 
 async def test_a_list_is_newest_first_in_all_states_and_goes_on_at_its_cursor(bus: Bus) -> None:
@@ -140,7 +175,10 @@ async def test_stats_count_by_state(bus: Bus, server: Server) -> None:
     await bus.pause("f")
     stats = (await bus.stats(["f", "unknown"]))["f"]
     assert (stats.pending, stats.active, stats.scheduled, stats.dead, stats.done, stats.paused) == (1, 1, 1, 1, 2, True)
-    assert stats.oldest_ms is not None
+    first_ms = stats.oldest_ms
+    server.clock.advance(5000)
+    await mint(bus, lane="younger")
+    assert (await bus.stats(["f"]))["f"].oldest_ms == first_ms is not None
     assert abs(stats.oldest_ms - server.clock.now_ms()) < 60_000
     assert (await bus.stats([])) == {}
 
@@ -281,6 +319,28 @@ async def test_what_a_killed_deployer_stored_is_collected_an_hour_later(bus: Bus
     assert await bus.link.command("EXISTS", bus.keys.uploads) == 0
 
 
+async def test_a_version_that_was_stored_once_more_and_not_switched_to_stays(bus: Bus, server: Server) -> None:
+    await activated(bus, 1)
+    await activated(bus, 2)
+    await bus.put_version(numbered(1), [b"x", b"y"], b"m")
+    server.clock.advance(3_600_001)
+    await bus.beat(pump=True)
+    assert await stored(bus) == {numbered(1).encode(), numbered(2).encode()}
+    assert await bus.link.command("EXISTS", bus.keys.uploads) == 0
+
+
+async def test_versions_are_collected_some_at_a_time_and_those_of_dead_nodes_too(bus: Bus, server: Server) -> None:
+    await activated(bus, 0)
+    await bus.link.command("ZADD", bus.keys.versions, *(each for n in range(1, 41) for each in (n, numbered(n))))
+    dead = {"running": pack([numbered(n) for n in range(1, 41)]), "told": pack([]), "channel": "c", "cursor": "0"}
+    await bus.run("join", node="NODdead", lease_ms=1000, info=b"")
+    await bus.run("beat", node="NODdead", number=1, lease_ms=1000, pump=0, limit=1, roll=0, expected_ms=0, **dead)  # type: ignore[arg-type]
+    for later_ms, left in ((0, 41), (1001, 21), (0, 11)):
+        server.clock.advance(later_ms)
+        await bus.beat(pump=True)
+        assert await bus.link.command("ZCARD", bus.keys.versions) == left
+
+
 async def test_a_pumps_beat_collects_what_nobody_runs_any_more(bus: Bus, server: Server) -> None:
     other = await Bus.open(server.address)
     try:
@@ -298,6 +358,38 @@ async def test_a_pumps_beat_collects_what_nobody_runs_any_more(bus: Bus, server:
         await bus.activate(numbered(1))
     finally:
         await other.close()
+
+
+async def test_the_version_that_is_active_is_a_new_generation_only_with_other_errors(bus: Bus, server: Server) -> None:
+    await activated(bus, 1)
+    for errors, generation in ((b"", 1), (b"broken", 2), (b"broken", 2), (b"", 3)):
+        assert (await bus.activate(numbered(1), errors=errors)).generation == generation
+        assert (await bus.active())[1] == errors
+    assert len(await bus.switches(9)) == 1
+
+
+async def test_versions_are_in_the_order_of_their_switches_within_a_millisecond_too(bus: Bus, server: Server) -> None:
+    with server.clock.stopped():
+        for number in (2, 3, 1):
+            await activated(bus, number)
+        assert [version for version, _ in await bus.versions()] == [numbered(1), numbered(3), numbered(2)]
+
+
+async def test_two_hundred_switches_are_kept(bus: Bus, server: Server) -> None:
+    server.command("RPUSH", bus.keys.switches, *[b"x"] * 200)
+    await activated(bus, 1)
+    assert server.command("LLEN", bus.keys.switches) == 200
+
+
+async def test_a_policy_takes_back_what_the_one_before_said(bus: Bus) -> None:
+    await bus.configure("f", Policy(max_pending=1, redact=("secret",)), 1)
+    assert await bus.redacted("f") == ("secret",)
+    await mint(bus)
+    with pytest.raises(QueueFull):
+        await bus.mint_outside("f", Mint(id=bus.new_job_id(), payload=b""))
+    await bus.configure("f", Policy(), 2)
+    assert await bus.redacted("f") == ()
+    await bus.mint_outside("f", Mint(id=bus.new_job_id(), payload=b""))
 
 
 async def test_a_version_that_lacks_a_piece_is_not_switched_to(bus: Bus) -> None:
@@ -347,9 +439,19 @@ async def test_at_most_eight_listen_to_a_job_the_last_that_asked(bus: Bus, serve
     assert server.command("HGET", f"emq:{{f}}:job:{job}", "wt") == b"\n".join(b"c%d" % n for n in range(9, 1, -1))
 
 
+async def test_there_is_nothing_to_hear_of_a_job_that_ended_in_any_way(bus: Bus) -> None:
+    buried, (cancelled,) = await bury(bus), await mint(bus)
+    await bus.cancel("f", cancelled)
+    for id in (buried, cancelled):
+        assert await bus.listen("f", id) == "ended"
+
+
 async def test_a_check_finds_what_is_not_in_its_one_place(bus: Bus, server: Server) -> None:
     ids = await mint(bus, count=4)
     assert await bus.check("f", 100) == (4, [])
+    server.command("ZADD", "emq:{f}:ring", 1, "ghost")
+    assert await bus.check("f", 100) == (4, [("an empty lane in the ring", "ghost")])
+    server.command("ZREM", "emq:{f}:ring", "ghost")
     server.command("ZADD", "emq:{f}:dead", 1, ids[0])
     server.command("ZREM", "emq:{f}:lane:-", ids[1])
     server.command("DEL", f"emq:{{f}}:job:{ids[2]}")

@@ -243,6 +243,9 @@ async def test_who_waits_for_a_row_that_was_lost_goes_on_at_the_next_instant(rul
         ("ZREM", "emq:{f}:jobs", first),
     ):
         rule.server.command(*command)
+    await rule.bus.pause_recurrence("f", "r")
+    assert (await rule.bus.tick("f")).next_in_ms is None, "it waits for no instant"
+    await rule.bus.resume_recurrence("f", "r", rule.due_ms)
     assert (await rule.occur()).outcome == "dropped"
     assert await rule.states(second) == ["pending"]
 

@@ -604,6 +604,7 @@ async def test_a_backfill_mints_each_instant_once_and_of_no_unknown_rule(bus: Bu
     await bus.drain("f", [asked[0][1]])
     server.clock.advance(10_001)
     await bus.purge("f", [asked[0][1]], ["cancelled"])
+    audit(server, "f")
     assert await bus.backfill("f", "r", asked[:1]) == [Filled(*asked[0], True)]  # its row was not kept
     server.command("DEL", f"emq:{{f}}:job:{asked[1][1]}")
     other = bus.new_job_id()
@@ -634,6 +635,29 @@ async def test_many_rules_due_at_once_come_in_bounded_steps(bus: Bus) -> None:
     assert minted == 250
 
 
+async def test_the_next_event_is_the_first_due_that_was_not_told(bus: Bus, server: Server) -> None:
+    """What was told is the caller's to settle: asked for at once again, it would be a loop."""
+    await write(bus)
+    in_an_hour_ms = server.clock.now_ms() + 3_600_000
+    await bus.recur("f", "s", rule="x", tz="UTC", trigger=b"", payload=b"", next_ms=in_an_hour_ms, generation=1)
+    tick = await bus.tick("f")
+    assert [due.recurrence for due in tick.due] == ["r"]
+    assert tick.next_in_ms is not None
+    assert tick.next_in_ms > 3_000_000
+
+
+async def test_a_damaged_row_is_parked_and_a_name_without_one_is_forgotten(bus: Bus, server: Server) -> None:
+    """Else every tick would find them due."""
+    await write(bus)
+    server.command("HSET", "emq:{f}:repeat:r", "rev", "none")
+    server.command("ZADD", "emq:{f}:repeat", 1, "nobody")
+    assert (await bus.tick("f")).due == ()
+    assert "cannot be read" in (await row(bus)).error
+    books = open_books(server, "f")
+    assert list(books.repeat) == ["r"]
+    assert 50_000 < books.repeat["r"] - server.clock.now_ms() <= 60_100
+
+
 async def test_what_is_registered_at_run_time_is_of_no_generation(bus: Bus) -> None:
     assert await write(bus, generation=None) == "created"
     assert (await row(bus)).is_own
@@ -660,6 +684,18 @@ async def test_one_that_comes_anew_is_no_revision_that_pumps_remember(bus: Bus, 
     assert await write(bus, generation=None) == "created"  # what code had is forgotten
     assert (await row(bus)).revision == 6
     audit(server, "f")
+
+
+async def test_no_revision_comes_again_though_an_older_rule_went_later(bus: Bus) -> None:
+    rest = {"tz": "UTC", "trigger": b"", "payload": b"", "next_ms": FIRST_MS, "generation": None}
+    await bus.recur("f", "s", rule="x", **rest)  # type: ignore[arg-type]
+    for rule in ("1", "2", "3"):
+        await write(bus, generation=None, rule=rule)
+    assert (await bus.recurrences("f", names=["r"]))[0].revision == 3
+    await bus.unrecur("f", "r", None)
+    await bus.unrecur("f", "s", None)
+    await write(bus, generation=None)
+    assert (await row(bus)).revision == 4
 
 
 async def test_a_name_of_code_is_not_taken_at_run_time(bus: Bus) -> None:

@@ -165,6 +165,23 @@ async def test_the_morgue_is_bounded_by_age_and_goes_with_its_logs(bus: Bus, ser
     assert server.command("EXISTS", f"emq:{{f}}:log:{old}") == 0
 
 
+@pytest.mark.parametrize("place", ["archive", "morgue"])
+async def test_what_belongs_to_a_job_goes_with_it(bus: Bus, server: Server, place: str) -> None:
+    """The key of a backfill, and a log even where the row that knew of it was evicted."""
+    await bus.recur("f", "r", rule="x", tz="UTC", trigger=b"", payload=b"", next_ms=None, generation=1)
+    await bus.backfill("f", "r", [(n, bus.new_job_id()) for n in (1, 2)])
+    for job in await claim(bus, 2):
+        await bus.log("f", job.id, [LogLine(1, 1, "stdout", "info", "", "x")])
+        await settle(bus, [done(job) if place == "archive" else dead(job)])
+    assert (families(server)["unique"], families(server)["log"]) == (2, 2)
+    server.command("DEL", f"emq:{{f}}:job:{job.id}")
+    server.clock.advance(31 * DAY_MS)
+    await bus.tick("f")
+    kinds = families(server)
+    assert (kinds["job"], kinds["log"], kinds["logged"], kinds["jobs"]) == (0, 0, 0, 0)
+    assert kinds["unique"] == 1  # whose row was evicted: it counts for nothing
+
+
 async def test_minutes_are_kept_for_two_hours_and_hours_for_eight_days(bus: Bus, server: Server) -> None:
     await mint(bus)
     assert (families(server)["m"], families(server)["h"]) == (1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from doing import LEASE_MS, ME, claim, claim_one, counted, dead, done, hold, min
 from echod.bus import Bus, working
 from echod.bus.rows import hold_row, pack, verdict_row
 from echod.errors import Refused
-from echod.model.job import Cancelled, Child, Claimed, Delay, Done, Error, Hold, Mint, Release, Verdict
+from echod.model.job import Cancelled, Child, Claimed, Delay, Done, Error, Hold, Mint, Release, Retry, Verdict
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
 
@@ -96,7 +97,21 @@ async def test_delay_is_not_charged(bus: Bus, server: Server) -> None:
     record = await bus.job(id)
     assert record is not None
     assert (record.state, record.reason, record.failures) == ("scheduled", "snooze", 0)
-    audit(server, "f")
+    assert audit(server, "f").totals["snoozed"] == 1
+
+
+@pytest.mark.parametrize("verdict", [retry, lambda job, ms: Delay(hold(job), run(job), ms)], ids=["retry", "delay"])
+async def test_a_run_that_was_not_told_of_before_its_verdict_is_the_last_that_started(
+    bus: Bus, server: Server, verdict: Callable[[Claimed, int], Verdict]
+) -> None:
+    (id,) = await mint(bus)
+    first = await claim_one(bus)
+    await bus.extend("f", [hold(first)], begun=[hold(first)])
+    await settle(bus, [verdict(first, 0)])
+    server.clock.advance(5000)
+    second = await claim_one(bus)
+    await settle(bus, [verdict(second, 60_000)])
+    assert (await bus.job(id)).started_ms == second.claimed_ms  # type: ignore[union-attr]
 
 
 async def test_release_puts_the_job_back_uncharged(bus: Bus, server: Server) -> None:
@@ -118,6 +133,7 @@ async def test_cancelled_ends_the_job_with_its_reason(bus: Bus, server: Server) 
     assert record.error is not None
     assert record.error.message == "not needed"
     audit(server, "f")
+    assert sum((await bus.metrics("f", 3_600_000)).duration.values()) == 1
 
 
 @pytest.mark.parametrize("wrong", ["attempts", "holder", "id"])
@@ -297,6 +313,46 @@ async def test_histograms_count_duration_wait_and_late(bus: Bus, server: Server)
     assert min(metrics.late) >= 64  # at least 500 ms
 
 
+async def test_a_wait_is_since_a_job_was_last_put_into_its_lane_and_never_below_nothing(
+    bus: Bus, server: Server
+) -> None:
+    """The start is by the host's clock."""
+    (id,) = await mint(bus)
+    first = await claim_one(bus)
+    await settle(bus, [Retry(hold(first), run(first, waited_ms=-5000), Error("E", "m"), 0)])
+    server.clock.advance(3_600_000)
+    second = await claim_one(bus)
+    await settle(bus, [Release(hold(second))])
+    third = await claim_one(bus)
+    await settle(bus, [done(third)])
+    record = await bus.job(id)
+    assert record is not None
+    assert record.history[0].wait_ms == 0
+    await bus.beat(pump=False)  # its clock follows
+    assert max((await bus.metrics("f", 7_200_000)).wait) < 73  # a second
+
+
+async def test_nothing_is_stored_of_a_result_that_is_none(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    await settle(bus, [done(await claim_one(bus), result=b"\xc0")])
+    assert b"o" not in audit(server, "f").rows[id]
+
+
+async def test_a_queue_without_a_policy_retries_three_times(bus: Bus) -> None:
+    await mint(bus)
+    for _ in range(3):
+        await settle(bus, [retry(await claim_one(bus), after_ms=0)])
+    await settle(bus, [retry(await claim_one(bus))])
+    assert await counted(bus, "dead") == 1
+
+
+async def test_a_settle_of_one_marks_another_as_begun(bus: Bus) -> None:
+    await mint(bus, count=2)
+    first, second = await claim(bus, 2)
+    await bus.settle("f", ME, [done(first)], begun=[hold(second)])
+    assert (await bus.job(second.id)).started_ms is not None  # type: ignore[union-attr]
+
+
 async def test_timeouts_are_counted(bus: Bus) -> None:
     await mint(bus)
     await settle(bus, [retry(await claim_one(bus), cause="timeout")])
@@ -369,7 +425,10 @@ async def test_progress_is_the_holders_to_tell(bus: Bus) -> None:
     job = await claim_one(bus)
     assert await bus.progress("f", hold(job), 0.4, "half-way")
     assert (await bus.job(id)).progress == (0.4, "half-way")  # type: ignore[union-attr]
-    assert not await bus.progress("f", Hold(id, 9, "x"), 0.9)
+    for stale in (Hold(id, 9, job.holder), Hold(id, job.attempts, "x")):
+        assert not await bus.progress("f", stale, 0.9)
+    await settle(bus, [retry(job)])
+    assert not await bus.progress("f", hold(job), 0.9), "it runs no more"
     assert (await bus.job(id)).progress == (0.4, "half-way")  # type: ignore[union-attr]
 
 

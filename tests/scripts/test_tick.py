@@ -87,7 +87,7 @@ async def test_a_begun_run_whose_lease_ends_is_charged_as_lost(bus: Bus, server:
     assert (record.state, record.reason, record.failures) == ("scheduled", "retry", 1)
     assert [(entry.outcome, entry.cause) for entry in record.history] == [("lost", "lost")]
     assert record.due_ms - server.clock.now_ms() > 10_000
-    audit(server, "f")
+    assert audit(server, "f").totals == {"minted": 1, "lost": 1, "failed": 1, "retried": 1}
     assert (await bus.settle("f", ME, [done(job)])).refused == (id,)
 
 
@@ -159,6 +159,34 @@ async def test_poison_reaches_the_morgue_at_exactly_its_limit(bus: Bus, server: 
     audit(server, "f")
 
 
+async def test_so_many_leases_are_recovered_a_tick_and_it_says_that_there_are_more(bus: Bus, server: Server) -> None:
+    await mint(bus, count=3)
+    await claim(bus, 3)
+    for recovered, more in ((2, True), (1, False)):
+        await let_pass(bus, server, LEASE_MS + 1)
+        tick = await bus.tick("f", 2)
+        assert (tick.recovered, tick.more) == (recovered, more)
+
+
+async def test_the_last_of_lost_runs_is_told_with_its_own_start_and_wait(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(retries=1), 1)
+    (id,) = await mint(bus)
+    server.clock.advance(3_600_000)
+    await settle(bus, [retry(await claim_one(bus), 0)])
+    job = await claim_one(bus, lease_ms=60_000)
+    await bus.extend("f", [], begun=[hold(job)])
+    await let_pass(bus, server, 60_001)
+    await bus.tick("f")
+    record = await bus.job(id)
+    assert record is not None
+    assert (record.state, [entry.outcome for entry in record.history]) == ("dead", ["retry", "lost"])
+    last = record.history[-1]
+    assert last.started_ms is not None
+    assert last.started_ms - job.claimed_ms < 30_000
+    assert last.wait_ms < 30_000
+    assert audit(server, "f").totals == {"minted": 1, "lost": 1, "failed": 2, "retried": 1, "dead": 1}
+
+
 async def test_a_lost_run_that_was_asked_to_stop_ends_cancelled(bus: Bus, server: Server) -> None:
     (id,) = await mint(bus)
     job = await claim_one(bus, lease_ms=1000)
@@ -166,7 +194,22 @@ async def test_a_lost_run_that_was_asked_to_stop_ends_cancelled(bus: Bus, server
     await bus.cancel("f", id)
     await let_pass(bus, server, 1001)
     await bus.tick("f")
-    assert audit(server, "f").state_of(id) == "cancelled"
+    books = audit(server, "f")
+    assert books.state_of(id) == "cancelled"
+    assert books.totals == {"minted": 1, "lost": 1, "cancelled": 1}
+    assert [entry.outcome for entry in (await bus.job(id)).history] == ["lost"]  # type: ignore[union-attr]
+
+
+async def test_a_lost_row_rings_for_the_place_that_it_gives_back(bus: Bus, server: Server) -> None:
+    await bus.configure("f", Policy(concurrency=1), 1)
+    (gone, _) = await mint(bus, count=2)
+    assert await bus.ring_wait(PATIENCE_S) == "f"
+    await claim(bus, 2, lease_ms=1000)
+    assert audit(server, "f").wake == []
+    server.command("DEL", f"emq:{{f}}:job:{gone}")
+    await let_pass(bus, server, 1001)
+    await bus.tick("f")
+    assert audit(server, "f").wake == ["f"]
 
 
 @pytest.mark.parametrize("policy", [Policy(), Policy(concurrency=1), Policy(lane_concurrency=1)])
@@ -658,6 +701,32 @@ async def test_a_step_that_a_new_pump_sees_first_takes_no_lease_from_who_is_aliv
     assert (tick.stepped_ms, tick.recovered) == (-1, 0)
     await settle(bus, [done(job) for job in jobs])
     await late.close()
+
+
+@pytest.mark.parametrize(("silent_ms", "recovered"), [(44_000, 1), (46_000, 0)])
+async def test_pumps_that_are_silent_for_longer_than_pumps_are_were_away(
+    bus: Bus, server: Server, silent_ms: int, recovered: int
+) -> None:
+    await mint(bus)
+    await claim(bus)
+    await bus.beat(pump=True)
+    server.clock.advance(silent_ms)
+    late = await Bus.open(server.address)
+    await late.join(NodeId("NOD2"))
+    assert (await late.beat(pump=True)).tick.recovered == recovered
+    await late.close()
+
+
+async def test_a_second_outage_is_held_for_a_lease_of_its_own(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    await claim_one(bus, lease_ms=15_000)
+    await bus.tick("f")
+    recovered = list[int]()
+    for later_ms, is_outage in ((1_000, True), (13_500, True), (2_000, False), (13_500, False)):
+        server.clock.advance(later_ms)
+        bus.steps.outage() if is_outage else await let_pass(bus, server, 0)
+        recovered.append((await bus.tick("f")).recovered)
+    assert recovered == [0, 0, 0, 1]
 
 
 async def test_a_pump_that_starts_beside_another_takes_what_was_lost_at_once(bus: Bus, server: Server) -> None:

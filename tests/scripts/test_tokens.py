@@ -45,6 +45,15 @@ async def test_revoking_a_token_ends_its_sessions_and_links_and_no_others(bus: B
     assert {row.digest for row in (await bus.tokens()).rows} == {"d2", "s4"}
 
 
+async def test_a_token_is_no_link_and_a_link_takes_no_name(bus: Bus) -> None:
+    await bus.make_token("d1", name="ci", scopes=["read"], expires_in_ms=DAY_MS)
+    assert not await bus.begin_session("s1", link="d1", parent="ci", scopes=["read"], expires_in_ms=DAY_MS)
+    assert await bus.make_token("l1", kind="link", name="ci", scopes=["read"], expires_in_ms=DAY_MS) == "made"
+    assert {row.digest for row in (await bus.tokens()).rows} == {"d1", "l1"}
+    assert await bus.revoke_token(name="ci") == 1
+    assert {row.digest for row in (await bus.tokens()).rows} == {"l1"}
+
+
 async def test_a_link_opens_one_session_and_a_resend_finds_it(bus: Bus) -> None:
     await bus.make_token("l1", kind="link", parent="ci", scopes=["read"], expires_in_ms=DAY_MS)
     opened = await asyncio.gather(

@@ -137,6 +137,15 @@ async def test_a_key_is_its_jobs_for_as_long_as_was_asked(
         assert await bus.mint("f", [third]) == [Minted(third.id)]
 
 
+async def test_a_key_that_outlived_its_claim_counts_for_nothing(bus: Bus, server: Server) -> None:
+    """Whatever left it there: it is its job's only while the row says so."""
+    (first,) = await mint(bus, unique=Unique("k", "started"))
+    await claim_one(bus)
+    server.command("HSET", "emq:{f}:unique:k", "o", first, "m", "s", "b", "")
+    second = Mint(id=bus.new_job_id(), payload=b"\x01", unique=Unique("k", "started"))
+    assert await bus.mint("f", [second]) == [Minted(second.id)]
+
+
 @pytest.mark.parametrize("become", [is_purged, is_done, is_cancelled, is_drained, dies])
 async def test_an_earlier_job_does_not_free_a_key_that_is_anothers_by_now(
     bus: Bus, server: Server, become: Become

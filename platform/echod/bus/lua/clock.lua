@@ -36,7 +36,7 @@ elseif action == 'to' and tonumber(to_ms) > now then
   at_ms = tonumber(to_ms)
   move_leases(at_ms - now)
   put(at_ms, frozen)
-elseif action == 'freeze' and not frozen then
+elseif action == 'freeze' then
   put(now, true)
 elseif action == 'thaw' and frozen then
   put(now, false)

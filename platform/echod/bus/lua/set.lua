@@ -69,9 +69,7 @@ local function set_lane()
   else
     redis.call('HDEL', q.named, lane)
   end
-  policy_of(q).fields = nil
   reseat(q, lane)
-  reset_if_idle(q)
 end
 
 if lane == '' then set_queue() else set_lane() end
