@@ -10,8 +10,9 @@ import pytest
 from audit import audit, open_books
 from doing import LEASE_MS, bury, claim, claim_one, counted, dead, done, hold, mint, retry, run, settle
 from echod.bus import Bus
+from echod.bus.answers import LogLine
 from echod.bus.bulk import Filter, Picked
-from echod.bus.rows import pack
+from echod.bus.rows import mint_row, pack
 from echod.errors import BusFull
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Dead, Error, Mint, Minted, State, Unique
@@ -319,8 +320,6 @@ async def ended(bus: Bus) -> dict[State, JobId]:
 
 @pytest.mark.parametrize("state", ["done", "dead", "cancelled"])
 async def test_a_purge_deletes_rows_of_its_states_with_their_logs(bus: Bus, server: Server, state: State) -> None:
-    from echod.bus.answers import LogLine
-
     ids = await ended(bus)
     for id in ids.values():
         await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
@@ -341,8 +340,6 @@ async def test_a_purge_sent_again_answers_the_same(bus: Bus, server: Server) -> 
 
 
 async def test_a_mint_whose_job_was_purged_before_its_reply_came_is_not_minted_again(bus: Bus) -> None:
-    from echod.bus.rows import mint_row
-
     sent_ms = bus.clock.now_ms()
     one = Mint(id=bus.new_job_id(), payload=b"\x01")
     again = {"queue": "f", "outside": 0, "resend": 1, "first_ms": sent_ms, "mints": pack([mint_row(one, bus.token)])}
@@ -503,13 +500,37 @@ async def test_long_errors_are_read_some_at_a_time(bus: Bus, server: Server, mat
     assert [job.id for job in found] == sorted(ids, reverse=True)
 
 
+async def test_a_clock_that_went_back_past_a_purge_keeps_no_mint_from_being_sent_again(
+    bus: Bus, server: Server
+) -> None:
+    (gone,) = await mint(bus)
+    await bus.cancel("f", gone)
+    assert await bus.purge("f", [gone], ["cancelled"]) == (gone,)
+    server.clock.advance(-86_400_000)
+    one = Mint(id=bus.new_job_id(), payload=b"\x01")
+    mints, first_ms = pack([mint_row(one, bus.token)]), server.clock.now_ms()
+    assert await bus.run("mint", "f", queue="f", outside=0, resend=1, first_ms=first_ms, mints=mints) == [1]
+
+
+@pytest.mark.parametrize("bury_it", [True, False])
+async def test_a_purge_of_a_job_whose_row_was_evicted_leaves_nothing_of_it(
+    bus: Bus, server: Server, bury_it: bool
+) -> None:
+    (id,) = await mint(bus)
+    (job,) = await claim(bus)
+    await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
+    await settle(bus, [dead(job) if bury_it else done(job)])
+    server.command("DEL", f"emq:{{f}}:job:{id}")
+    assert await bus.purge("f", [id], ["dead", "done"]) == (id,)
+    books = open_books(server, "f")
+    assert [*books.dead, *books.done, *books.logs, *books.logged, *books.index] == []
+
+
 @pytest.mark.parametrize("ahead_ms", [500, 3_600_000])
 async def test_a_purged_job_is_not_minted_again_by_a_host_whose_estimate_is_ahead(
     bus: Bus, server: Server, ahead_ms: int
 ) -> None:
     """Its last word from the server was long on its way, or came before the server's clock went back."""
-    from echod.bus.rows import mint_row
-
     one = Mint(id=bus.new_job_id(), payload=b"\x01")
     first_ms = server.clock.now_ms() + ahead_ms
     again = {"queue": "f", "outside": 0, "resend": 1, "first_ms": first_ms, "mints": pack([mint_row(one, bus.token)])}

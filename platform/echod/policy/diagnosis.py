@@ -87,7 +87,7 @@ def _durability(vitals: Vitals) -> Iterator[Finding]:
         lost = {
             "always": "nothing that was acknowledged",
             "no": "what the kernel had not written, up to about 30 s when the machine goes down",
-        }.get(vitals.append_fsync or "everysec", "nothing; one of its machine up to about 2 s")
+        }.get(vitals.append_fsync or "everysec", "nothing but on a slow disk; one of its machine up to about 2 s")
         how = vitals.append_fsync or "its fsync setting not told"
         yield Finding("durability", "fine", f"append-only file ({how}): a crash of the server loses {lost}")
         if vitals.append_fsync == "no":

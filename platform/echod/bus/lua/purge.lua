@@ -10,7 +10,10 @@ local wanted, gone, purged, bytes = {}, {}, 0, 0
 for state in string.gmatch(states, '%a') do wanted[state] = true end
 for _, id in ipairs(cmsgpack.unpack(ids)) do
   local row = redis.call('HMGET', job_key(q, id), 'm', 's', 'e', 'sz', 'pa', 'u', 'lb')
-  if not row[1] then
+  if not row[1] then  -- evicted, or purged by this very call before
+    redis.call('ZREM', q.dead, id)
+    redis.call('ZREM', q.done, id)
+    erase(q, id, nil, true)
     gone[#gone + 1] = id
   elseif wanted[row[2] or 'p'] and (row[2] == 'd' or row[2] == 'c' or row[2] == 'x') then
     local age = now - tonumber(row[3])
