@@ -18,15 +18,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from doing import claim_one, done, mint, settle
 from echod.bus import Bus
 from echod.bus.answers import Occurred, RecurrenceRow
 from echod.bus.occurring import CALL_OCCURRENCES
 from echod.bus.timing import TICK_LIMIT
+from echod.errors import BusAway
 from echod.model.ids import NodeId, VersionId, branded
 from echod.model.job import Child, Done, Hold, Job, Mint, RunRecord
 from echod.policy import catchup
+from echod.policy.recurring import stored
 from echod.pump import convergence, occurrences
 from echod.pump import pump as pumps
+from echod.pump.outbox import QUEUES_AT_ONCE
 from echod.pump.pump import Pump
 from echod.registry.duty import Report
 from echod.registry.registry import Registry
@@ -503,6 +507,36 @@ async def test_a_pump_that_slept_through_a_switch_mints_nothing_that_was_due_aft
     assert [row.next_ms for row in await node.bus.recurrences()] == [ms("2026-06-01T13:00:00Z")] * len(triggers)
 
 
+async def test_a_function_that_a_pump_has_not_heard_of_is_asked_for_before_it_is_said_to_be_gone(
+    node: Node, server: Server
+) -> None:
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(name="shop.other"))
+    await node.publish(function(name="shop.tick"))
+    due_ms = ms("2026-06-01T12:01:00Z")
+    rule = {"rule": "every 1m", "tz": "UTC", "payload": b"\xc0", "trigger": stored(EveryTrigger("r", MINUTE_MS))}
+    await node.bus.recur("shop.tick", "r", next_ms=due_ms, generation=None, **rule)  # type: ignore[arg-type]
+    server.clock.set(due_ms + 1)
+    node.pump.heard(await node.bus.beat(pump=True))
+    await node.pump.turn()
+    assert await node.dues() == [due_ms]
+
+
+async def test_a_rule_that_is_the_same_after_a_switch_goes_on_once_it_is_written_for_it(
+    node: Node, server: Server
+) -> None:
+    """At once, though nothing changed of it that would be told."""
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    rule = function(EveryTrigger("", MINUTE_MS))
+    await node.deploy(rule)
+    await node.publish(rule, function(name="shop.other"))
+    server.clock.advance(MINUTE_MS)
+    node.pump.heard(await node.bus.beat(pump=True))  # and the news of the switch is lost
+    for _ in range(4):
+        await node.pump.turn()
+    assert len(await node.jobs()) == 1
+
+
 async def test_deploying_the_same_rule_again_and_running_it_by_hand_move_nothing(node: Node, server: Server) -> None:
     server.clock.set(ms("2026-06-01T12:00:47Z"))
     tick = function(EveryTrigger("", 20_000))
@@ -598,6 +632,19 @@ async def test_children_that_a_dead_node_left_are_minted_once(node: Node, server
     await node.settle()
     assert sorted(job.id for job in await node.jobs("shop.child")) == sorted(child.mint.id for child in children)
     assert await node.bus.sweep_out("shop.tick", older_ms=0) == ([], "")
+
+
+async def test_children_left_in_more_queues_than_one_turn_sweeps_are_minted_before_the_next_beat(
+    node: Node, server: Server
+) -> None:
+    bus = node.bus
+    for queue in (f"q{number}" for number in range(QUEUES_AT_ONCE + 2)):
+        await mint(bus, queue)
+        child = Child("shop.child", Mint(id=bus.new_job_id(), payload=b"\xc0"))
+        await settle(bus, [done(await claim_one(bus, queue), children=(child,))], queue)
+    server.clock.advance(2_000)
+    await node.settle()
+    assert len(await node.jobs("shop.child")) == QUEUES_AT_ONCE + 2
 
 
 async def test_a_sleeping_pump_hears_of_an_earlier_instant(node: Node) -> None:
@@ -701,6 +748,76 @@ async def _connected(node: Node) -> bool:
     return node.bus.connected
 
 
+@pytest.mark.parametrize("fails", ["tick", "occur"])
+async def test_what_a_turn_broke_off_is_asked_for_by_the_next(
+    node: Node, server: Server, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """And not by the next beat."""
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(EveryTrigger("", 3_600_000)))
+    server.clock.advance(3_600_000)
+    node.pump._due("shop.tick", 0)
+
+    async def is_away(*_: object, **__: object) -> None:
+        raise BusAway("the bus is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.bus, fails, is_away)
+        with pytest.raises(BusAway):
+            await node.pump.turn()
+    await node.pump.turn()
+    assert len(await node.jobs()) == 1
+
+
+async def test_a_convergence_that_was_refused_is_tried_again_in_seconds(node: Node, server: Server) -> None:
+    await node.publish(function(EveryTrigger("", 3_600_000)))
+    await node.registry.refresh()
+    server.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        assert 0 < (await node.pump.turn()).sleep_s <= pumps.CONVERGENCE_PAUSE_S
+    finally:
+        server.command("CONFIG", "SET", "maxmemory", "0")
+
+
+async def test_a_rule_of_before_is_not_taken_for_one_of_a_server_that_came_back_with_less(
+    node: Node, server: Server
+) -> None:
+    """There revisions begin again, and name other rules."""
+    server.clock.set(ms("2026-06-01T12:00:30Z"))
+    await node.deploy(function(EveryTrigger("r", MINUTE_MS)))
+    server.clock.advance(MINUTE_MS)
+    await node.settle()
+    assert len(await node.jobs()) == 1
+    server.command("FLUSHALL", "SYNC")
+    await node.deploy(function(EveryTrigger("r", 60 * MINUTE_MS)))
+    server.clock.advance(60 * MINUTE_MS)
+    await node.settle()
+    row = await node.row()
+    assert (row.revision, (row.next_ms or 0) - (row.last_ms or 0)) == (1, 60 * MINUTE_MS)
+
+
+async def test_the_second_pump_ticks_a_little_after_the_first(
+    node: Node, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pump, "_now_s", staticmethod(lambda: 1000.0))
+    async with joined(server, tmp_path / "b") as second:
+        with server.clock.stopped():
+            await node.bus.mint("f", [Mint(id=node.bus.new_job_id(), payload=b"", in_ms=5_000)])
+            for each, sleep_s in ((node, 5.0), (second, 5.05)):
+                each.pump.heard(await each.bus.beat(pump=True))
+                assert (await each.pump.turn()).sleep_s == pytest.approx(sleep_s)
+
+
+async def test_what_a_beat_left_to_trim_is_trimmed_by_the_turns_after_it(node: Node, server: Server) -> None:
+    bus = node.bus
+    await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"") for _ in range(250)])
+    await bus.drain("f", [job.id for job in await node.jobs("f")])
+    server.command("HSET", "emq:{f}:meta", "keep_count", 0)
+    server.clock.advance(11_000)
+    await node.settle()
+    assert server.command("ZCARD", "emq:{f}:done") == 0
+
+
 async def test_an_idle_pump_makes_no_calls_between_its_beats(node: Node, server: Server) -> None:
     await node.deploy(function(CronTrigger("", "0 0 1 1 *")))
     await node.bus.mint("shop.tick", [Mint(id=node.bus.new_job_id(), payload=b"\xc0", in_ms=60_000)])
@@ -780,6 +897,20 @@ async def test_what_is_remembered_of_schedules_that_come_and_go_is_bounded(
         await node.bus.unrecur("shop.tick", name, None)
     assert len(await node.dues()) == 8
     assert len(node.pump._occurrences._triggers) <= 4
+
+
+async def test_a_fault_that_stays_is_told_once_a_beat(
+    node: Node, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.command("SET", "emq:{shop.ill}:schedule", "not what it should be")
+    for _ in range(2):
+        for _ in range(3):
+            node.pump._due("shop.ill", 0)
+            await node.pump.turn()
+        told = [line for line in capsys.readouterr().err.splitlines() if "queue.put_off" in line]
+        assert len(told) == 1
+        node.pump.heard(await node.bus.beat(pump=True))
+        await node.pump.turn()
 
 
 @pytest.mark.parametrize("key", ["schedule", "jobs"], ids=["tick", "settle"])
