@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -96,3 +98,31 @@ def commands(server: Server) -> int:
     info = server.command("INFO", "commandstats")
     assert isinstance(info, bytes)
     return sum(int(line.split("calls=")[1].split(",")[0]) for line in info.decode().splitlines() if "calls=" in line)
+
+
+READS = frozenset({"HGET", "HMGET", "HGETALL", "HVALS"})
+
+
+@contextlib.contextmanager
+def watched(server: Server) -> Iterator[list[list[str]]]:
+    """What the server does in the block, those of scripts too, each command as its words; there after the block."""
+    done, end = list[list[str]](), f"end {secrets.token_hex(8)}"
+    with server.connected() as sock:
+        sock.sendall(b"MONITOR\r\n")
+        said = sock.recv(5)
+        yield done
+        server.command("ECHO", end)
+        while f'"{end}"'.encode() not in said:
+            more = sock.recv(1 << 16)
+            assert more, "the server closed the connection"
+            said += more
+    for line in said.decode("latin-1").splitlines()[1:]:
+        done.append(re.findall(r'"((?:[^"\\]|\\.)*)"', line))
+
+
+def reads(done: Sequence[Sequence[str]], key: str, field: str) -> int:
+    """How often a hash's field was read, alone or with others, of all whose key has `key` in it."""
+    return sum(
+        command[:1] != [] and command[0] in READS and key in command[1] and (field in command[2:] or not command[2:])
+        for command in done
+    )

@@ -16,6 +16,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -164,16 +165,8 @@ class Server:
 
     def command(self, *parts: str | bytes | int) -> object:
         """One command on a connection of its own, without our client: for what a test must see or break by hand."""
-        import socket
-
         reader = hiredis.Reader()
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(PATIENCE_S)
-            here = os.open(self.folder, os.O_PATH)
-            try:
-                sock.connect(f"/proc/self/fd/{here}/valkey.sock")
-            finally:
-                os.close(here)
+        with self.connected() as sock:
             sock.sendall(hiredis.pack_command(parts))
             while (reply := reader.gets()) is False:
                 data = sock.recv(1 << 16)
@@ -181,6 +174,18 @@ class Server:
                     raise OSError("the server closed the connection")
                 reader.feed(data)
         return reply
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[socket.socket]:
+        """A bare connection, for as long as the block lasts."""
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(PATIENCE_S)
+            here = os.open(self.folder, os.O_PATH)
+            try:
+                sock.connect(f"/proc/self/fd/{here}/valkey.sock")
+            finally:
+                os.close(here)
+            yield sock
 
     def _time(self) -> int | None:
         """TIME as a script sees it; None where nobody answers."""

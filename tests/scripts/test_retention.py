@@ -7,11 +7,11 @@ import collections
 import pytest
 
 from audit import audit
-from doing import bury, claim, dead, done, mint, retry, settle
+from doing import bury, claim, claim_one, dead, done, hold, mint, reads, retry, run, settle, watched
 from echod.bus import Bus
 from echod.bus.answers import LogLine
 from echod.model.ids import JobId
-from echod.model.job import Mint, Unique
+from echod.model.job import Cancelled, Claimed, Error, Mint, Retry, Unique
 from echofn.manifest import Constant, Policy
 from server import Server
 
@@ -44,6 +44,20 @@ def memory(server: Server) -> int:
     info = server.command("INFO", "memory")
     assert isinstance(info, bytes)
     return int(info.split(b"used_memory:")[1].split()[0])
+
+
+_HELD = """
+local held = 0
+for _, key in ipairs(redis.call('KEYS', '*')) do held = held + redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0) end
+return held
+"""
+
+
+def memory_of_keys(server: Server) -> int:
+    """What all keys hold, without what connections do: a buffer of one may hold as much as a hundred jobs."""
+    held = server.command("EVAL", _HELD, 0)
+    assert isinstance(held, int)
+    return held
 
 
 async def a_round(bus: Bus, number: int) -> None:
@@ -145,12 +159,87 @@ async def test_the_archive_is_bounded_by_count_age_and_bytes(bus: Bus, server: S
             await settle(bus, [done(job) for job in await claim(bus, count)])
         return ids
 
-    for field, value, left in (("keep_count", 7, 7), ("keep_bytes", 12_600, 10), ("keep", 59_000, 0)):
+    for field, value, left in (("keep_count", 7, 7), ("keep_bytes", 14_600, 10), ("keep", 59_000, 0)):
         server.command("HDEL", "emq:{f}:meta", "keep_count", "keep_bytes", "keep")
         server.command("HSET", "emq:{f}:meta", field, value)
         ids = await end(40)
         await trimmed(bus, server)
         assert [id for id in ids if id in audit(server, "f").done] == (ids[-left:] if left else []), field
+
+
+def failed_at_length(job: Claimed) -> Retry:
+    """A run that leaves a long traceback."""
+    return Retry(hold(job), run(job), Error("ValueError", "no", "t" * 20_000, "error"), 60_000)
+
+
+async def a_hundred(bus: Bus, holding: str) -> None:
+    """Jobs in the archive that hold much besides payload and result."""
+    lane = "ü" * 4000 if holding == "name" else "-"
+    ids = await mint(bus, count=100, lane=lane)
+    jobs = await claim(bus, 100)
+    if holding == "error":
+        await settle(bus, [failed_at_length(job) for job in jobs])
+        await bus.drain("f", ids)
+        return
+    await settle(bus, [done(job) for job in jobs])
+    for id in ids if holding == "line" else ():
+        await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
+
+
+@pytest.mark.parametrize("holding", ["error", "name", "line"])
+async def test_the_archive_counts_the_memory_that_its_jobs_hold(bus: Bus, server: Server, holding: str) -> None:
+    """An error of 20 kB, a lane's name of 8 kB, a line of output, which takes a page: the limit of bytes is of all."""
+    await a_hundred(bus, holding)  # what comes once, whatever is kept
+    counted, before = int(audit(server, "f").meta["ab"]), memory_of_keys(server)
+    await a_hundred(bus, holding)
+    counted = int(audit(server, "f").meta["ab"]) - counted
+    assert 0.8 < counted / (memory_of_keys(server) - before) < 1.25
+    assert counted > 100 * 4000
+
+
+async def test_where_an_acl_forbids_to_measure_jobs_end_and_count_with_their_payloads(bus: Bus, server: Server) -> None:
+    server.command("ACL", "SETUSER", "default", "-memory")
+    try:
+        (id,) = await mint(bus, payload=b"\xc5\x27\x10" + bytes(10_000))
+        await settle(bus, [done(await claim_one(bus))])
+        await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x" * 1000)])
+    finally:
+        server.command("ACL", "SETUSER", "default", "+memory")
+    assert 11_000 < int(audit(server, "f").meta["ab"]) < 12_000
+
+
+async def test_a_run_that_ends_its_job_without_an_error_leaves_none_of_an_earlier_one(bus: Bus, server: Server) -> None:
+    """It would be the largest part of the archive, and nobody reads it, or takes it for the last run's."""
+    ids = await mint(bus, count=3)
+    await settle(bus, [failed_at_length(job) for job in await claim(bus, 3)])
+    server.clock.advance(60_001)
+    await bus.tick("f")
+    finished, stopped = await claim(bus, 2)
+    await settle(bus, [done(finished), Cancelled(hold(stopped), run(stopped), "")])
+    await bus.drain("f", ids)
+    told = [record.error and record.error.message for id in ids if (record := await bus.job(id, queue="f"))]
+    assert told == [None, None, "no"], "what waited for another run shows why"
+    assert [b"er" in audit(server, "f").rows[id] for id in ids] == [False, False, True]
+    record = await bus.job(stopped.id, queue="f")
+    assert record is not None
+    assert [(entry.outcome, entry.cause) for entry in record.history] == [("retry", "error"), ("cancelled", "")]
+
+
+async def test_whoever_ends_jobs_reads_no_payload_to_measure_it(bus: Bus, server: Server) -> None:
+    """A settle, a cancel, a drain, a lost lease: with payloads of 1 MiB, 250 of them held up the server for 150 ms."""
+    waiting, drained, *_ = await mint(bus, count=6)
+    await bus.move("f", [waiting, drained], "later")
+    jobs = await claim(bus, 4)
+    assert len(jobs) == 4
+    with watched(server) as said:
+        await settle(bus, [done(jobs[0]), dead(jobs[1]), retry(jobs[2], 0)])
+        await bus.cancel("f", waiting)
+        await bus.drain("f", [drained])
+    with watched(server) as later:
+        server.clock.advance(15_000)
+        assert (await bus.tick("f")).recovered == 1
+    assert reads(said + later, ":job:", "s") >= 5
+    assert reads(said + later, ":job:", "p") == 0
 
 
 async def test_the_morgue_is_bounded_by_age_and_goes_with_its_logs(bus: Bus, server: Server) -> None:

@@ -4,14 +4,14 @@
 -- RETURNS kept (lines)
 -- `lines` is msgpack: [attempt, packed line]. A job that is gone gets no log back. `lb` is the job's bytes, `la` attempt:bytes,
 -- `lt` the token of the last append: sent again, it appends nothing. Most output arrives just after the settle. The archive's
--- bytes then grow by it; otherwise retention would bound everything but logs. `logged` has the jobs that wrote last, by the
--- time of their streams: it finds a function's output without a look at each of its jobs.
+-- bytes then grow by the memory it takes (one line takes 4 KiB); otherwise retention would bound everything but logs. `logged`
+-- has the jobs that wrote last, by the time of their streams: it finds a function's output without a look at each of its jobs.
 local RUN_BYTES, JOB_BYTES, JOBS_LISTED = 1024 * 1024, 8 * 1024 * 1024, 1000
 local row = redis.call('HMGET', job_key(q, id), 'm', 'la', 'lb', 'lt', 's', 'sz')
 if not row[1] or row[4] == token then return 0 end
 local attempt, of_run = string.match(row[2] or '', '^(%d+):(%d+)$')
 local before, kept, entry = tonumber(row[3]) or 0, 0, nil
-local of_job = before
+local of_job, weighed = before, row[6] and (memory_of(log_key(q, id)) or 0)
 of_run = tonumber(of_run) or 0
 for _, line in ipairs(cmsgpack.unpack(lines)) do
   if tostring(line[1]) ~= attempt then attempt, of_run = tostring(line[1]), 0 end
@@ -28,8 +28,9 @@ if entry then
   redis.call('ZREMRANGEBYRANK', q.logged, 0, -JOBS_LISTED - 1)
 end
 redis.call('HSET', job_key(q, id), 'la', attempt .. ':' .. of_run, 'lb', of_job, 'lt', token)
-if row[6] and of_job > before then
-  redis.call('HINCRBY', job_key(q, id), 'sz', of_job - before)
-  if row[5] == 'd' or row[5] == 'c' then redis.call('HINCRBY', q.meta, 'ab', of_job - before) end
+if weighed and entry then
+  local more = (memory_of(log_key(q, id)) or of_job - before) - weighed
+  redis.call('HINCRBY', job_key(q, id), 'sz', more)
+  if row[5] == 'd' or row[5] == 'c' then redis.call('HINCRBY', q.meta, 'ab', more) end
 end
 return kept

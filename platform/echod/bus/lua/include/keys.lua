@@ -29,3 +29,11 @@ end
 
 -- Milliseconds have 13 digits; `..` keeps 14, so a number becomes text here and nowhere else.
 local function text(number) return string.format('%.0f', number) end
+
+-- What a key takes of the server's memory; of a long stream, or a hash of more fields than any row has, it is an estimate.
+-- nil: it is not there, or the caller's ACL has no MEMORY; an error could leave a step half done.
+local FIELDS_SAMPLED = 64
+local function memory_of(key)
+  local bytes = redis.pcall('MEMORY', 'USAGE', key, 'SAMPLES', FIELDS_SAMPLED)
+  return type(bytes) == 'number' and bytes or nil
+end

@@ -1,5 +1,5 @@
 -- Rows: how a job moves between lane, schedule, active, morgue and archive.
--- KEYS job: unique: schedule dead done meta
+-- KEYS job: unique: log: schedule dead done meta
 --
 -- Fields, defaults not stored: p payload, m minted, t mint token, l lane, ln lane as written, pr priority, s state
 -- (absent: lane, s scheduled, a active, d done, x dead, c cancelled), r reason, d due, w pending since, a attempts, h holder,
@@ -7,7 +7,7 @@
 -- y history, z the last run (packed by the caller) of a job that ended with it, u unique key with its mode, ub the body
 -- it was minted with, pa parent, v pinned version, rv version of the last run,
 -- oc occurrence, bh jobs of its recurrence that it waits for, nx the job that waits for it, wt channels of who waits (a line each),
--- pg progress, sz bytes it counts for in the archive, lb log bytes, k counted among its lane's active jobs.
+-- pg progress, sz bytes of memory it counts for in the archive, lb bytes of its log's lines, k counted among its lane's active jobs.
 local HISTORY_LIMIT = 50
 -- Beyond every instant: the score in `schedule` of a job that waits for another job to end.
 local NEVER_MS = 9007199254740991
@@ -83,29 +83,38 @@ local function bury_missing(q, id)
 end
 
 -- The fields that make_ended needs. Every script that ends a job reads them last; otherwise the job's unique key would stay,
--- and the jobs that wait for it would wait for ever.
-local ENDING = {'p', 'u', 'wt', 'lb', 'nx', 'bh'}
+-- and the jobs that wait for it would wait for ever. No payload is among them: 250 of 1 MiB, read to be measured, are 150 ms.
+local ENDING = {'u', 'wt', 'lb', 'nx', 'bh'}
 local function ending(got, first)
-  return {p = got[first], u = got[first + 1], wt = got[first + 2], lb = got[first + 3], nx = got[first + 4], bh = got[first + 5]}
+  return {u = got[first], wt = got[first + 1], lb = got[first + 2], nx = got[first + 3], bh = got[first + 4]}
+end
+
+-- What a job that ended costs the server: its row, its log, and a place each in `jobs` and in archive or morgue.
+local PLACES_BYTES = 200
+local function weight_in_bytes(q, id, has_log)
+  local key = job_key(q, id)
+  return PLACES_BYTES + (memory_of(key) or redis.call('HSTRLEN', key, 'p')) + (has_log and memory_of(log_key(q, id)) or 0)
 end
 
 -- Move a job to the archive (d done, c cancelled) or the morgue (x). `row` is the answer of `ending`; `more` has further fields
--- to write.
+-- to write. If a run ended the job (`z`) without an error, that of an earlier run goes: it would be taken for the last one's.
 local function make_ended(q, id, state, row, more)
-  local key = job_key(q, id)
-  local size = 200 + #(row.p or '') + (tonumber(row.lb) or 0)
-  for i = 2, #more, 2 do if type(more[i]) == 'string' then size = size + #more[i] end end
-  redis.call('HSET', key, 's', state, 'e', now, 'sz', size, unpack(more))
+  local key, last = job_key(q, id), {}
+  for i = 1, #more, 2 do last[more[i]] = true end
+  redis.call('HSET', key, 's', state, 'e', now, unpack(more))
+  if last.z and not last.er then redis.call('HDEL', key, 'er') end
+  if row.nx or row.bh then redis.call('HDEL', key, 'nx', 'bh') end
+  local bytes = weight_in_bytes(q, id, row.lb)
+  redis.call('HSET', key, 'sz', bytes)
   if state == 'x' then
     redis.call('ZADD', q.dead, now, id)
   else
     archived[#archived + 1] = now
     archived[#archived + 1] = id
-    archived_bytes = archived_bytes + size
+    archived_bytes = archived_bytes + bytes
   end
   free_unique(q, id, row.u, 'd')
   free_unique(q, id, row.u, 's')
   for channel in string.gmatch(row.wt or '', '[^\n]+') do redis.call('PUBLISH', channel, id) end
-  if row.nx or row.bh then redis.call('HDEL', key, 'nx', 'bh') end
   if row.nx then wake(q, row.nx, id) end
 end
