@@ -128,22 +128,26 @@ async def test_a_node_past_its_lease_makes_no_ids(bus: Bus, monkeypatch: pytest.
     assert isinstance(bus.ids, IdMaker)
 
 
-async def test_who_leaves_late_leaves_the_number_to_who_has_it_by_now(bus: Bus, server: Server) -> None:
-    server.clock.advance(60_001)
-    other = await Bus.open(server.address)
-    await other.join(NodeId("NODother"))
-    await bus.leave()
-    assert [(node.id, node.number) for node in await other.nodes()] == [("NODother", 0)]
-    await other.close()
-
-
-async def test_a_beat_after_another_took_the_number_leases_a_new_one(bus: Bus, server: Server) -> None:
+async def _taken_over(bus: Bus, server: Server) -> Bus:
+    """All numbers are given, all leases are over, and another node has the one that was given first: `bus` had it."""
     for number in range(1, 1024):
         await bus.run("join", node=f"x{number}", lease_ms=60_000, info=b"")
     server.clock.advance(60_001)
     other = await Bus.open(server.address)
     await other.join(NodeId("NODother"))
     assert [(node.id, node.number) for node in await other.nodes()] == [("NODother", 0)]
+    return other
+
+
+async def test_who_leaves_late_leaves_the_number_to_who_has_it_by_now(bus: Bus, server: Server) -> None:
+    other = await _taken_over(bus, server)
+    await bus.leave()
+    assert [(node.id, node.number) for node in await other.nodes()] == [("NODother", 0)]
+    await other.close()
+
+
+async def test_a_beat_after_another_took_the_number_leases_a_new_one(bus: Bus, server: Server) -> None:
+    other = await _taken_over(bus, server)
     await bus.beat(pump=False)
     assert [(node.id, node.number) for node in await other.nodes()] == [("NODother", 0), ("NOD00000000001", 1)]
     await other.close()

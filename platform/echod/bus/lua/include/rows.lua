@@ -84,13 +84,15 @@ end
 
 -- The fields that make_ended needs. Every script that ends a job reads them last; otherwise the job's unique key would stay,
 -- and the jobs that wait for it would wait for ever. No payload is among them: 250 of 1 MiB, read to be measured, are 150 ms.
-local ENDING = {'u', 'wt', 'lb', 'nx', 'bh'}
+local ENDING = {'u', 'wt', 'lb', 'nx', 'bh', 'f'}
 local function ending(got, first)
-  return {u = got[first], wt = got[first + 1], lb = got[first + 2], nx = got[first + 3], bh = got[first + 4]}
+  return {
+    u = got[first], wt = got[first + 1], lb = got[first + 2], nx = got[first + 3], bh = got[first + 4], f = got[first + 5],
+  }
 end
 
 -- What a job that ended costs the server: its row, its log, and a place each in `jobs` and in archive or morgue.
-local PLACES_BYTES = 200
+local PLACES_BYTES, FIELD_BYTES = 200, 5
 local function weight_in_bytes(q, id, has_log)
   local key = job_key(q, id)
   return PLACES_BYTES + (memory_of(key) or redis.call('HSTRLEN', key, 'p')) + (has_log and memory_of(log_key(q, id)) or 0)
@@ -99,13 +101,15 @@ end
 -- Move a job to the archive (d done, c cancelled) or the morgue (x). `row` is the answer of `ending`; `more` has further fields
 -- to write. If a run ended the job (`z`) without an error, that of an earlier run goes: it would be taken for the last one's.
 local function make_ended(q, id, state, row, more)
-  local key, last = job_key(q, id), {}
-  for i = 1, #more, 2 do last[more[i]] = true end
-  redis.call('HSET', key, 's', state, 'e', now, unpack(more))
-  if last.z and not last.er then redis.call('HDEL', key, 'er') end
+  local key, last, written = job_key(q, id), {}, 0
+  for i = 1, #more, 2 do
+    last[more[i]] = true
+    written = written + FIELD_BYTES + #tostring(more[i + 1])
+  end
+  if row.f and last.z and not last.er then redis.call('HDEL', key, 'er') end
   if row.nx or row.bh then redis.call('HDEL', key, 'nx', 'bh') end
-  local bytes = weight_in_bytes(q, id, row.lb)
-  redis.call('HSET', key, 'sz', bytes)
+  local bytes = weight_in_bytes(q, id, row.lb) + written
+  redis.call('HSET', key, 's', state, 'e', now, 'sz', bytes, unpack(more))
   if state == 'x' then
     redis.call('ZADD', q.dead, now, id)
   else
