@@ -151,6 +151,7 @@ _STATES_OF = {
     b"e": {"done", "dead", "cancelled"},
     b"sz": {"done", "dead", "cancelled"},
     b"z": {"done", "dead", "cancelled"},
+    b"ca": {"dead"},
     b"x": {"active", "done", "dead", "cancelled"},
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -11,7 +12,7 @@ from doing import LEASE_MS, ME, bury, claim, commands, done, hold, mint, retry, 
 from echod.bus import Bus
 from echod.bus.rows import pack, verdict_row
 from echod.model.ids import JobId
-from echod.model.job import Release
+from echod.model.job import Mint, Release
 from echofn.manifest import Constant, Policy
 from server import PATIENCE_S, Server
 
@@ -113,6 +114,16 @@ async def test_a_claim_is_bounded_in_jobs_and_the_bell_goes_on(bus: Bus, server:
     assert [len(turn) for turn in await turns(bus, 9)] == [400, 400]
     assert audit(server, "f").wake == ["f"]
     assert [len(turn) for turn in await turns(bus, 9)] == [400, 400]
+
+
+async def test_a_claim_is_bounded_in_turns_and_the_bell_goes_on(bus: Bus, server: Server) -> None:
+    await batched(bus, 3)
+    await fill_lanes(bus, "f", 203, 1)
+    assert await bus.ring_wait(1) == "f"
+    assert len(await turns(bus, 1000)) == 200
+    assert audit(server, "f").wake == ["f"]
+    assert len(await turns(bus, 1000)) == 3
+    assert audit(server, "f").ring == {}
 
 
 async def test_a_claim_of_batches_sent_again_gets_the_same_turns(bus: Bus, server: Server) -> None:
@@ -442,6 +453,53 @@ async def test_who_leaves_a_long_lane_that_gathers_costs_no_look_at_all_of_it_ea
         costs.append(commands(server) - before)
     assert costs[1] <= costs[0] + 200
     assert costs[0] < 200 * 25
+
+
+async def fill_lanes(bus: Bus, queue: str, lanes: int, size: int) -> list[list[JobId]]:
+    """`size` jobs in each of that many lanes: the first of each, the second of each, and so on."""
+    rounds = [[Mint(id=bus.new_job_id(), payload=b"", lane=f"L{n}") for n in range(lanes)] for _ in range(size)]
+    for mints in rounds:
+        await bus.mint(queue, mints)
+    return [[mint.id for mint in mints] for mints in rounds]
+
+
+async def test_a_call_looks_at_a_bounded_number_of_jobs_in_lanes_that_gather(bus: Bus, server: Server) -> None:
+    lanes, costs = 30, list[list[int]]()
+    for size in (4, 35):
+        queue = f"q{size}"
+        await batched(bus, 1000, WAIT_MS, queue, lane_concurrency=1)
+        _, second, third, *_ = await fill_lanes(bus, queue, lanes, size)
+        server.clock.advance(WAIT_MS)
+        await bus.tick(queue)
+        jobs = await claim(bus, lanes, queue)
+        marks = [commands(server)]
+        await settle(bus, [done(job) for job in jobs], queue)
+        marks.append(commands(server))
+        await bus.drain(queue, second)
+        marks.append(commands(server))
+        await bus.move(queue, third, "another")
+        marks.append(commands(server))
+        costs.append([after - before for before, after in itertools.pairwise(marks)])
+        books = audit(server, queue)
+        assert len(books.lanes) == lanes + 1
+        for lane, ids in books.lanes.items():
+            assert lane in books.ring or books.later[lane] == WAIT_MS + min(int(books.rows[id][b"m"]) for id in ids)
+    for few, many in zip(*costs, strict=True):
+        assert many - few < 500 + 32
+
+
+async def test_a_claim_looks_at_no_job_of_a_lane_that_is_held_anyway(bus: Bus, server: Server) -> None:
+    costs = []
+    for size in (3, 12):
+        await batched(bus, 100, WAIT_MS, f"q{size}", lane_concurrency=1)
+        await fill_lanes(bus, f"q{size}", 20, size)
+        server.clock.advance(WAIT_MS)
+        await bus.tick(f"q{size}")
+        before = commands(server)
+        assert len(await claim(bus, 20, f"q{size}")) == 20
+        costs.append(commands(server) - before)
+        assert len(audit(server, f"q{size}").held) == 20
+    assert costs[1] <= costs[0]  # which loads the scripts, too
 
 
 async def test_lanes_whose_wait_is_over_are_not_looked_at_job_by_job(bus: Bus, server: Server) -> None:

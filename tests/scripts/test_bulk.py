@@ -388,6 +388,20 @@ async def test_a_redriven_job_has_nothing_of_its_last_run_but_the_history(bus: B
     assert set(audit(server, "f").rows[id]) == {b"p", b"m", b"t", b"w", b"a", b"h", b"y", b"er"}
 
 
+@pytest.mark.parametrize("cause", ["error", "wall:network"])
+async def test_a_redrive_looks_at_no_error_and_keeps_its_cause(bus: Bus, server: Server, cause: str) -> None:
+    (id,) = await mint(bus)
+    await settle(bus, [dead(await claim_one(bus), cause)])
+    error = audit(server, "f").rows[id][b"er"]
+    server.command("HSET", f"emq:{{f}}:job:{id}", "er", b"\xc1")  # to read it would be an error
+    assert (await bus.redrive("f", [id])).ids == (id,)
+    server.command("HSET", f"emq:{{f}}:job:{id}", "er", error)
+    assert set(audit(server, "f").rows[id]) == {b"p", b"m", b"t", b"w", b"a", b"h", b"y", b"er"}
+    record = await bus.job(id)
+    assert record is not None
+    assert [(entry.outcome, entry.cause) for entry in record.history] == [("dead", cause)]
+
+
 async def test_a_redrive_sent_again_answers_the_same(bus: Bus, server: Server) -> None:
     id = await bury(bus)
     for _ in range(2):

@@ -64,6 +64,21 @@ async def test_retry_is_charged_and_comes_back_after_its_wait(bus: Bus, server: 
     assert (again.id, again.attempts, again.failures) == (id, 2, 1)
 
 
+@pytest.mark.parametrize("size", [1, 14, 15, 16, 49, 50])
+async def test_an_entry_of_the_history_costs_no_look_at_those_before_it(bus: Bus, server: Server, size: int) -> None:
+    """Read or written anew these would be an error: the server's msgpack has no word for their kind of bytes."""
+    past: list[tuple[int, str, str, int, Any]] = [(number, "retry", "error", 7, b"a run") for number in range(size)]
+    past[0] = (0, "retry", "error", 7, "the oldest is read where it goes")
+    (id,) = await mint(bus)
+    server.command("HSET", f"emq:{{f}}:job:{id}", "y", pack(past))
+    await settle(bus, [retry(await claim_one(bus), cause="timeout")])
+    (*kept, last) = msgspec.msgpack.decode(
+        audit(server, "f").rows[id][b"y"], type=list[tuple[int, str, str, int, msgspec.Raw]]
+    )
+    assert pack(kept) == pack(past[-49:])
+    assert last[:3] == (1, "retry", "timeout")
+
+
 async def test_retries_allow_one_run_more_than_their_number(bus: Bus, server: Server) -> None:
     await bus.configure("f", Policy(retries=2), 1)
     (id,) = await mint(bus)

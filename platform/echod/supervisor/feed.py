@@ -30,8 +30,6 @@ from echofn.manifest import Function
 _log = log.get("supervisor")
 
 SOON_S = 0.003
-MOST_VERDICTS = 512  # in one call
-MOST_BYTES = 4 * 1024 * 1024  # of results, errors and children in one call
 BACK_OFF_S = 0.1
 BACK_OFF_CAP_S = 2.0
 
@@ -185,19 +183,15 @@ class Feed:
     def _next_verdicts(self, now: float) -> list[tuple[Lease, Verdict]]:
         """What goes with this call, and out of the list: what is still ours to say, up to a bound."""
         self._book.expire(now)
-        waiting, self._runs.verdicts = self._runs.verdicts, []
-        going: list[tuple[Lease, Verdict]] = []
-        size = 0
-        for index, (lease, verdict) in enumerate(waiting):
-            if len(going) == MOST_VERDICTS or size > MOST_BYTES:
-                self._runs.verdicts = waiting[index:]
-                break
+        ours: list[tuple[Lease, Verdict]] = []
+        for lease, verdict in self._runs.verdicts:
             if lease.lost:
                 self._runs.drop(lease)
-                continue
-            size += outcomes.size_of(verdict)
-            going.append((lease, verdict))
-        return going
+            else:
+                ours.append((lease, verdict))
+        count = outcomes.fitting([verdict for _, verdict in ours])
+        self._runs.verdicts = ours[count:]
+        return ours[:count]
 
     def _settled(self, going: list[tuple[Lease, Verdict]], refused: Sequence[JobId]) -> None:
         """The bus has these verdicts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, assert_never
 
 import msgspec
@@ -21,7 +21,9 @@ MAX_TYPE = 256
 MAX_MESSAGE = 16 * 1024
 MAX_TRACEBACK = 64 * 1024
 MAX_WAIT_MS = 366 * 86_400_000
-CHILD_BYTES = 1000  # as which a child counts beside its payload: the server keeps each apart
+MOST_VERDICTS = 256  # in one call: some ten milliseconds of the server, and what is claimed beside them takes as long
+MOST_BYTES = 2 * 1024 * 1024  # of results, errors and children in one call
+CHILD_BYTES = 2000  # as which a child counts beside its payload: the server keeps each apart
 _MOST = 10**15  # of microseconds or bytes
 _CAUSES = frozenset({"error", "payload", "result", "memory", "protocol"})
 
@@ -101,6 +103,16 @@ def size_of(verdict: Verdict) -> int:
             return len(verdict.error.traceback) + len(verdict.error.message)
         case _:
             return 0
+
+
+def fitting(verdicts: Sequence[Verdict]) -> int:
+    """How many of the first of these go in one call: at least one, however large it is."""
+    size = 0
+    for count, verdict in enumerate(verdicts[:MOST_VERDICTS]):
+        size += size_of(verdict)
+        if count and size > MOST_BYTES:
+            return count
+    return min(len(verdicts), MOST_VERDICTS)
 
 
 def record(worker: str, lease: Lease, now_ms: int, wall_us: int, ended: frames.Ended, *, cold: bool) -> RunRecord:

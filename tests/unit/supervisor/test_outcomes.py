@@ -12,8 +12,8 @@ from echod.model.ids import JobId, VersionId
 from echod.model.job import Cancelled, Child, Claimed, Dead, Delay, Done, Hold, Mint, Retry, RunRecord
 from echod.supervisor import outcomes
 from echod.supervisor.channel import Fault
-from echod.supervisor.feed import MOST_BYTES
 from echod.supervisor.leases import MOST_PER_CALL, Book, Lease, granted
+from echod.supervisor.outcomes import MOST_VERDICTS
 from echofn import frames
 from echofn.manifest import Constant, CronTrigger, Function, Policy, QueueTrigger, WebhookTrigger
 
@@ -348,8 +348,11 @@ def test_a_run_that_was_given_no_ids_has_no_children(number: int) -> None:
         outcomes.of(made, RUN, said("done", children=(child(number),)), {"shop.pack": FUNCTION}.get, roll=0.5)
 
 
-def test_a_call_is_full_of_small_children_before_they_hold_up_the_server() -> None:
-    run = RunRecord("WRK1", "DEP1", 0, 5, 1000, 4096, True)
-    children = tuple(Child("f", Mint(id=JobId(f"JOB{number}"), payload=b"\xc0")) for number in range(1000))
-    verdict = Done(Hold(JobId("JOB"), 1, "h"), run, b"\xc0", children=children)
-    assert 4 <= MOST_BYTES / outcomes.size_of(verdict) <= 5
+@pytest.mark.parametrize(
+    ("children", "waiting", "fit"),
+    [(0, 0, 0), (0, 3, 3), (0, 1000, MOST_VERDICTS), (8, 1000, 130), (999, 3, 1), (3000, 3, 1)],
+)
+def test_a_call_is_bounded_in_verdicts_and_in_children(children: int, waiting: int, fit: int) -> None:
+    sent = tuple(Child("f", Mint(id=JobId(f"JOB{number}"), payload=b"\xc0")) for number in range(children))
+    verdict = Done(Hold(JobId("JOB"), 1, "h"), RUN, b"\xc0", children=sent)
+    assert outcomes.fitting([verdict] * waiting) == fit

@@ -13,10 +13,9 @@ local function revive(id, due_ms, row)
   local key = job_key(q, id)
   redis.call('ZREM', q.dead, id)
   if row.z then
-    local cause = row.er and cmsgpack.unpack(row.er).cause or 'error'
-    redis.call('HSET', key, 'y', chronicle(row.y, {tonumber(row.a), 'dead', cause, 0, row.z}))
+    redis.call('HSET', key, 'y', chronicle(row.y, {tonumber(row.a), 'dead', row.ca or 'error', 0, row.z}))
   end
-  redis.call('HDEL', key, 'f', 'n', 'e', 'x', 'd', 'sz', 'z', 'v', 'pg')
+  redis.call('HDEL', key, 'f', 'n', 'e', 'x', 'd', 'sz', 'z', 'ca', 'v', 'pg')
   if due_ms > now then
     make_scheduled(q, id, due_ms, 'delay', row.l, row.pr)
   else
@@ -27,7 +26,7 @@ end
 
 for _, job in ipairs(cmsgpack.unpack(jobs)) do
   local id = job[1]
-  local got = redis.call('HMGET', job_key(q, id), 's', 'l', 'pr', 'u', 'z', 'y', 'er', 'a', 'ub')
+  local got = redis.call('HMGET', job_key(q, id), 's', 'l', 'pr', 'u', 'z', 'y', 'ca', 'a', 'ub')
   if got[1] == 'x' then
     local unique = got[4] and string.sub(got[4], 1, 2) == 'd:' and string.sub(got[4], 3)
     local owner = unique and owner_of(q, unique)
@@ -35,7 +34,7 @@ for _, job in ipairs(cmsgpack.unpack(jobs)) do
       refused[#refused + 1] = {id, owner}
     else
       if unique then own(q, {unique, 'd', 0, got[9] or ''}, id) end
-      revive(id, job[2], {l = got[2], pr = got[3], z = got[5], y = got[6], er = got[7], a = got[8]})
+      revive(id, job[2], {l = got[2], pr = got[3], z = got[5], y = got[6], ca = got[7], a = got[8]})
       redriven[#redriven + 1] = id
     end
   end

@@ -107,7 +107,9 @@ function ACT.dead(id, row, verdict)
   measure(row, verdict)
   charge_run(verdict[9])
   count('dead')
-  make_ended(q, id, 'x', row, {'z', verdict[5], 'f', row.failures + 1, 'er', verdict[8]})
+  local more = {'z', verdict[5], 'f', row.failures + 1, 'er', verdict[8]}
+  if verdict[9] ~= 'error' then more[7], more[8] = 'ca', verdict[9] end
+  make_ended(q, id, 'x', row, more)
 end
 
 function ACT.retry(id, row, verdict)

@@ -18,12 +18,15 @@ local function virtual_time(q) return tonumber(redis.call('HGET', q.meta, 'V')) 
 
 -- When the lane's batch window ends, nil if none is open. Only the first FIRSTS jobs are read: a later one can have waited
 -- longer only after a retry or by priority, and both end the window. A job of the future (the clock went back) waits from now on.
-local FIRSTS = 32
+-- Of the lanes for which a call has no more of MOST_FIRSTS left, it reads the first job alone.
+local FIRSTS, MOST_FIRSTS = 32, 500
+local firsts_read = 0
 local function gathers_until(q, lane)
   local policy = policy_of(q)
   if policy.batch_wait == 0 or redis.call('ZCARD', lane_key(q, lane)) >= policy.batch then return nil end
-  local first = nil
-  for _, id in ipairs(redis.call('ZRANGE', lane_key(q, lane), 0, FIRSTS - 1)) do
+  local first, ids = nil, redis.call('ZRANGE', lane_key(q, lane), 0, firsts_read < MOST_FIRSTS and FIRSTS - 1 or 0)
+  firsts_read = firsts_read + #ids
+  for _, id in ipairs(ids) do
     local row = redis.call('HMGET', job_key(q, id), 'w', 'm')
     local since = tonumber(row[1] or row[2])
     if since then first = math.min(first or now, since) end
@@ -36,12 +39,12 @@ local function latest(one, other) return one and other and math.max(one, other) 
 -- Put a non-empty lane into its place by its settings (`set`: of lane_set), its counts and its jobs, at the virtual time `at`.
 -- `gathered`: its batch window is over.
 local function seat(q, lane, at, set, gathered)
-  local is_held, until_ms = set[2], not gathered and gathers_until(q, lane) or nil
-  local limits = lane_limits(q)
+  local is_held, until_ms, limits = set[2], nil, lane_limits(q)
   if limits then
     local room, ends = lane_room(limits, set)
-    if room <= 0 and ends then until_ms = latest(until_ms, ends) elseif room <= 0 then is_held = true end
+    if room <= 0 and ends then until_ms = ends elseif room <= 0 then is_held = true end
   end
+  if not (is_held or gathered) then until_ms = latest(until_ms, gathers_until(q, lane)) end
   if is_held then
     redis.call('SADD', q.held, lane)
     redis.call('HSET', q.lanes, lane .. ':v', at)

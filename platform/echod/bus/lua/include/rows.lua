@@ -4,8 +4,8 @@
 -- Fields, defaults not stored: p payload, m minted, t mint token, l lane, ln lane as written, pr priority, s state
 -- (absent: lane, s scheduled, a active, d done, x dead, c cancelled), r reason, d due, w pending since, a attempts, h holder,
 -- b attempt that was begun, st started, e ended, f failures, n losses before the start, x cancel asked, o result, er error,
--- y history, z the last run (packed by the caller) of a job that ended with it, u unique key with its mode, ub the body
--- it was minted with, pa parent, v pinned version, rv version of the last run,
+-- y history, z the last run (packed by the caller) of a job that ended with it, ca the cause by which that run failed for good
+-- (absent: error), u unique key with its mode, ub the body it was minted with, pa parent, v pinned version, rv version of the last run,
 -- oc occurrence, bh jobs of its recurrence that it waits for, nx the job that waits for it, wt channels of who waits (a line each),
 -- pg progress, sz bytes of memory it counts for in the archive, lb bytes of its log's lines, k counted among its lane's active jobs.
 local HISTORY_LIMIT = 50
@@ -29,11 +29,16 @@ local function free_unique(q, id, unique, mode)
   end
 end
 
+-- A history, which is a msgpack array, and one entry more; past the limit its oldest goes. The others stay packed: to unpack fifty
+-- for the sake of one would be most of what a settle costs.
 local function chronicle(packed, entry)
-  local entries = packed and cmsgpack.unpack(packed) or {}
-  entries[#entries + 1] = entry
-  if #entries > HISTORY_LIMIT then table.remove(entries, 1) end
-  return cmsgpack.pack(entries)
+  local size, first = 0, 1
+  if packed then
+    size, first = string.byte(packed) - 0x90, 2
+    if size > 15 then size, first = struct.unpack('>H', packed, 2) end
+  end
+  if size == HISTORY_LIMIT then size, first = size - 1, cmsgpack.unpack_one(packed, first - 1) + 1 end
+  return struct.pack('>BH', 0xdc, size + 1) .. string.sub(packed or '', first) .. cmsgpack.pack(entry)
 end
 
 -- To its lane, as from now.

@@ -2,10 +2,11 @@
 -- KEYS job: lane: ring later held active meta lanes windows global.hold
 --
 -- Limits count jobs, a batch's too: a claim, a turn and a batch are cut to the number that may start. One call serves at most
--- MOST_JOBS, and MOST_BYTES of payloads; one batch may exceed them. For the rest the bell rings as for what any claim leaves.
--- Without these bounds a reply could take longer than its leases, so that its jobs would be claimed and lost for ever.
+-- MOST_JOBS, MOST_TURNS of batches, and MOST_BYTES of payloads; one batch may exceed them. For the rest the bell rings as for
+-- what any claim leaves. Without these bounds a reply could take longer than its leases, so that its jobs would be claimed and
+-- lost for ever; and the server would be held up, because a turn of a batch costs more commands than a job.
 -- `meta.large` says that the queue has had payloads of which MOST_JOBS are too many bytes.
-local MOST_JOBS, MOST_BYTES = 500, 8 * 1024 * 1024
+local MOST_JOBS, MOST_TURNS, MOST_BYTES = 500, 200, 8 * 1024 * 1024
 local MOST_ASIDE = 100
 local WANTED = {'p', 'a', 'f', 'l', 'ln', 'd', 'm', 'v', 'oc', 'u'}
 
@@ -179,6 +180,7 @@ end
 
 local function serve_batches(q, count, size, room, lease_end, holder)
   local jobs, leases, turn, started, bytes, aside, limits = {}, {}, 0, 0, 0, 0, lane_limits(q)
+  count = math.min(count, MOST_TURNS)
   while turn < count and #jobs < MOST_JOBS and bytes < MOST_BYTES and started < room and aside < MOST_ASIDE do
     local head = redis.call('ZRANGE', q.ring, 0, 0, 'WITHSCORES')
     if #head == 0 then break end
