@@ -10,16 +10,20 @@ import msgspec
 import pytest
 
 from audit import audit, open_books
-from doing import claim_one, counted, mint
+from doing import claim_one, counted, mint, reads, watched
 from echod.bus import Bus
 from echod.bus.answers import Filled, Occurred, RecurrenceRow
+from echod.bus.keys import escape
 from echod.bus.occurring import CALL_OCCURRENCES
+from echod.bus.rows import pack
 from echod.model.ids import VersionId
 from echod.model.job import Taken
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
 
 FIRST_MS = 1_000_000
+MIB = 1 << 20
+A_CALL_MIB = 8  # of payloads, copied into jobs
 
 
 async def write(
@@ -354,6 +358,45 @@ async def test_a_call_of_occurrences_is_bounded_and_takes_effect_once_when_it_is
     assert await settled() == [Occurred("already", answer.id) for answer in first]
 
 
+@pytest.mark.parametrize(("size_mib", "count", "calls_of_it"), [(1, A_CALL_MIB + 1, 2), (A_CALL_MIB + 1, 2, 2)])
+async def test_large_payloads_fill_a_call_of_occurrences_with_fewer(
+    bus: Bus, server: Server, size_mib: int, count: int, calls_of_it: int
+) -> None:
+    """64 of 1 MB held up the server for 90 ms. One is minted however large it is, or it would stay due for ever."""
+    payload = bytes(size_mib * MIB)
+    for name in ("a", "b"):
+        await bus.recur("f", name, rule="x", tz="UTC", trigger=b"", payload=payload, next_ms=FIRST_MS, generation=1)
+    dues = [(name, FIRST_MS + number) for number in range(count) for name in ("a", "b")][:count]
+    assert await occur(bus, FIRST_MS) == Occurred("stale")  # now the server has the function
+    before = await calls(bus)
+    asked = [bus.occur("f", name, 1, due, next_ms=due + 1, job=bus.new_job_id()) for name, due in dues]
+    answers = await asyncio.gather(*asked)
+    assert [answer.outcome for answer in answers] == ["minted"] * count
+    assert await calls(bus) - before == calls_of_it
+    ids = [str(answer.id) for answer in answers]
+    assert [server.command("HSTRLEN", f"emq:{{f}}:job:{id}", "p") for id in ids] == [len(payload)] * count
+
+
+async def test_a_payload_is_read_once_a_call_for_all_jobs_that_get_it_and_for_no_other_occurrence(
+    bus: Bus, server: Server
+) -> None:
+    for name in ("a", "b"):
+        await bus.recur("f", name, rule="x", tz="UTC", trigger=b"", payload=b"\x05", next_ms=FIRST_MS, generation=1)
+    ids = [bus.new_job_id() for _ in range(3)]
+
+    async def settled() -> list[Occurred]:
+        minted = [bus.occur("f", "a", 1, due, next_ms=due + 1, job=id) for due, id in enumerate(ids, start=FIRST_MS)]
+        return await asyncio.gather(*minted, bus.occur("f", "b", 1, FIRST_MS, next_ms=FIRST_MS + 1, job=None))
+
+    with watched(server) as said:
+        assert [answer.outcome for answer in await settled()] == ["minted"] * 3 + ["dropped"]
+    assert reads(said, ":repeat:", "payload") == 1
+    with watched(server) as said:
+        assert {answer.outcome for answer in await settled()} == {"already"}
+    assert reads(said, ":repeat:", "payload") == 0
+    assert reads(said, ":repeat:", "rev") == 4
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -606,9 +649,32 @@ async def test_a_backfill_mints_each_instant_once_and_of_no_unknown_rule(bus: Bu
     await bus.purge("f", [asked[0][1]], ["cancelled"])
     audit(server, "f")
     assert await bus.backfill("f", "r", asked[:1]) == [Filled(*asked[0], True)]  # its row was not kept
+    (another,) = await mint(bus)
+    first, second = await bus.backfill("f", "r", [(1000, another), (2000, bus.new_job_id())]) or ()
+    assert (first.due_ms, first.is_new, second.due_ms, second.is_new) == (1000, True, 2000, True)
+    assert first.id != another
+    audit(server, "f")
     server.command("DEL", f"emq:{{f}}:job:{asked[1][1]}")
     other = bus.new_job_id()
     assert await bus.backfill("f", "r", [(asked[1][0], other)]) == [Filled(asked[1][0], other, True)]  # or evicted
+
+
+async def test_a_backfill_of_large_payloads_goes_in_calls_of_bounded_bytes_and_may_be_sent_again(
+    bus: Bus, server: Server
+) -> None:
+    """200 of 1 MB held up the server for 170 ms. The first call went out, and its reply was lost."""
+    await write(bus, payload=bytes(MIB))
+    asked = [(FIRST_MS - step * 1000, bus.new_job_id()) for step in range(A_CALL_MIB + 2)]
+    instants = pack([[due_ms, id, escape(f"backfill\0r\0{due_ms}")] for due_ms, id in asked[:-1]])
+    made = await bus.run("backfill", "f", name=b"r", lane="-", lane_name="", instants=instants)
+    assert [id.decode() for id in made] == [id for _, id in asked[:A_CALL_MIB]]
+    before = await calls(bus)
+    assert await bus.backfill("f", "r", asked) == [Filled(due_ms, id, True) for due_ms, id in asked]
+    assert await calls(bus) - before == 1
+    fresh = [(due_ms - 1, bus.new_job_id()) for due_ms, _ in asked]
+    assert await bus.backfill("f", "r", fresh) == [Filled(due_ms, id, True) for due_ms, id in fresh]
+    assert await calls(bus) - before == 3
+    assert len(audit(server, "f").rows) == 2 * len(asked)
 
 
 async def test_an_earlier_due_of_a_rule_is_told_to_all(bus: Bus, server: Server) -> None:

@@ -101,8 +101,8 @@ class Occurring(Core):
         """One bounded call after another: between two of them the server serves others."""
         answers: list[Any] = []
         try:
-            for start in range(0, len(batch.rows), CALL_OCCURRENCES):
-                rows = pack(batch.rows[start : start + CALL_OCCURRENCES])
+            while len(answers) < len(batch.rows):  # large payloads fill a call with fewer, but for one
+                rows = pack(batch.rows[len(answers) : len(answers) + CALL_OCCURRENCES])
                 answers += await self.run("occur", queue, occurrences=rows)
         except Exception as error:
             batch.answers.set_exception(error)

@@ -169,9 +169,9 @@ class Timing(Core):
     ) -> list[Filled] | None:
         """Mint a job by hand for each due instant, once while its row is kept. None: no such recurrence."""
         key, original = lane_key(lane)
-        filled: list[Filled] = []
-        for start in range(0, len(jobs), BACKFILL_LIMIT):
-            some = jobs[start : start + BACKFILL_LIMIT]
+        filled, wanted = list[Filled](), list(jobs)
+        while len(filled) < len(wanted):
+            some = wanted[len(filled) : len(filled) + BACKFILL_LIMIT]
             # By the nulls these keys are apart from what is unique by a payload.
             instants = [[due_ms, id, escape(f"backfill\0{name}\0{due_ms}")] for due_ms, id in some]
             reply: list[bytes] = await self.run(
@@ -179,7 +179,10 @@ class Timing(Core):
             )
             if not reply:
                 return None
-            for (due_ms, id), raw in zip(some, reply, strict=True):
+            for (due_ms, id), raw in zip(some, reply, strict=False):  # a large payload fills a call with fewer
+                if not raw:
+                    wanted[len(filled)] = (due_ms, self.ids.job_id())
+                    break
                 owner = JobId(raw.decode())
                 filled.append(Filled(due_ms, owner, owner == id))
                 self.remember_place(owner, queue)

@@ -5,7 +5,8 @@
 -- INCLUDE time counters news ring bell close rows cancel overlap birth
 -- `occurrences` is msgpack, a hundred or so, in order: [recurrence, revision, due_ms, next_ms or false: nothing follows, id or
 -- false: a drop, lane, lane as written or false, missed or skipped: which a drop is, of how many dues, at_ms, last_ms]. `at_ms`:
--- when the job itself is due, later than its instant by the rule's jitter. `last_ms`: the newest of the dues.
+-- when the job itself is due, later than its instant by the rule's jitter. `last_ms`: the newest of the dues. The answers end
+-- before the first whose payload is too much for this call: ask again from there.
 local function is_whole(value) return type(value) == 'number' and value % 1 == 0 and math.abs(value) <= NEVER_MS end
 
 local function is_text(value, or_false) return type(value) == 'string' or (or_false and value == false) end
@@ -42,18 +43,33 @@ local function advance(name, next_ms)
   end
 end
 
+-- Only a job that is minted needs the payload, and those of one recurrence have the same: for the rest it is enough to know how
+-- long it is. nil: there is none.
+local payloads, copied = {}, 0
+
+local function payload_bytes(key)
+  local bytes = redis.call('HSTRLEN', key, 'payload')
+  return (bytes > 0 or redis.call('HEXISTS', key, 'payload') == 1) and bytes or nil
+end
+
+local function payload_of(key)
+  payloads[key] = payloads[key] or redis.call('HGET', key, 'payload')
+  return payloads[key]
+end
+
+-- Its answer; nil, and nothing is written, if its payload is too much for this call.
 local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, drop, dropped, at_ms, last_ms)
   local key = repeat_key(q, name)
-  local rule = redis.call('HMGET', key, 'rev', 'next', 'payload', 'recent', 'paused', 'prio', 'last', 'gone', 'ov', 'jobs', 'err', 'missed',
-    'skipped', 'gen')
+  local rule = redis.call('HMGET', key, 'rev', 'next', 'gen', 'recent', 'paused', 'prio', 'last', 'gone', 'ov', 'jobs', 'err', 'missed',
+    'skipped')
   if not rule[1] then return {4} end
-  local recent, jobs, known = remembered(rule[4]), remembered(rule[10]), nil
-  if not (recent and jobs and rule[3] and is_whole(tonumber(rule[12] or 0)) and is_whole(tonumber(rule[13] or 0))) then return {5} end
+  local recent, jobs, known, bytes = remembered(rule[4]), remembered(rule[10]), nil, payload_bytes(key)
+  if not (recent and jobs and bytes and is_whole(tonumber(rule[12] or 0)) and is_whole(tonumber(rule[13] or 0))) then return {5} end
   for _, pair in ipairs(recent) do
     if tonumber(pair[1]) == due_ms then known = pair[2] end
   end
   if tonumber(rule[1]) ~= revision or tonumber(rule[2]) ~= due_ms or rule[5] or rule[8] then return known and {2, known} or {4} end
-  if is_replaced(rule[14], due_ms, next_ms, not id and dropped > 1) then return {6} end
+  if is_replaced(rule[3], due_ms, next_ms, not id and dropped > 1) then return {6} end
   -- This due has its outcome already: a rule that was changed from an outdated `last` asks for it again. Advance, or the due
   -- would stay for ever.
   if known or due_ms <= (tonumber(rule[7]) or -1) then
@@ -62,6 +78,7 @@ local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, 
   end
   -- As mint's TAKEN: another job has this id. The next question comes with another.
   if id and redis.call('EXISTS', job_key(q, id)) == 1 then return {4} end
+  if id and copied > 0 and copied + bytes > COPIED_BYTES then return nil end
 
   local overlap, behind = rule[9] or 'allow', nil
   if id and overlap ~= 'allow' then
@@ -87,7 +104,8 @@ local function settle_one(name, revision, due_ms, next_ms, id, lane, lane_name, 
     return {3}
   end
   for _, other in ipairs(behind or {}) do redis.call('HSET', job_key(q, other), 'nx', id) end
-  local fields = {'p', rule[3], 'oc', cmsgpack.pack({name, due_ms, 0})}
+  copied = copied + bytes
+  local fields = {'p', payload_of(key), 'oc', cmsgpack.pack({name, due_ms, 0})}
   if lane_name then
     fields[#fields + 1] = 'ln'
     fields[#fields + 1] = lane_name
@@ -99,7 +117,10 @@ end
 -- A row that is damaged may ask for what cannot be, an instant past all counting: the others of its call go on.
 local answers = {}
 for i, one in ipairs(cmsgpack.unpack(occurrences)) do
-  answers[i] = is_well_formed(one) and settle_one(unpack(one, 1, 11)) or {7}
+  local answer = {7}
+  if is_well_formed(one) then answer = settle_one(unpack(one, 1, 11)) end
+  if not answer then break end
+  answers[i] = answer
 end
 file_archived(q)
 close(q)

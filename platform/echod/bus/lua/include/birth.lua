@@ -1,6 +1,8 @@
 -- A new row and its place, in one step: what mint, occur and run-now have in common.
 -- KEYS job: schedule jobs meta global.queues
 local LARGE_BYTES = 16 * 1024  -- as many as one claim hands out are as much as it hands out
+-- So much of a recurrence's payload is copied into jobs by one call, or one payload: the caller goes on where it stopped.
+local COPIED_BYTES = 8 * 1024 * 1024
 local function register(q, queue)
   if redis.call('HSETNX', g.queues, name_of(q), queue) == 1 then publish('queues', name_of(q)) end
 end
