@@ -228,6 +228,15 @@ async def test_a_run_that_ends_its_job_without_an_error_leaves_none_of_an_earlie
     assert [(entry.outcome, entry.cause) for entry in record.history] == [("retry", "error"), ("cancelled", "")]
 
 
+async def test_a_job_that_was_redriven_and_is_done_keeps_no_error_of_its_time_in_the_morgue(
+    bus: Bus, server: Server
+) -> None:
+    id = await bury(bus)
+    await bus.redrive("f", [id])
+    await settle(bus, [done(await claim_one(bus))])
+    assert b"er" not in audit(server, "f").rows[id]
+
+
 async def test_whoever_ends_jobs_reads_no_payload_to_measure_it(bus: Bus, server: Server) -> None:
     """A settle, a cancel, a drain, a lost lease: with payloads of 1 MiB, 250 of them held up the server for 150 ms."""
     waiting, drained, *_ = await mint(bus, count=6)

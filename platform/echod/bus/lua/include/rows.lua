@@ -89,11 +89,9 @@ end
 
 -- The fields that make_ended needs. Every script that ends a job reads them last; otherwise the job's unique key would stay,
 -- and the jobs that wait for it would wait for ever. No payload is among them: 250 of 1 MiB, read to be measured, are 150 ms.
-local ENDING = {'u', 'wt', 'lb', 'nx', 'bh', 'f'}
+local ENDING = {'u', 'wt', 'lb', 'nx', 'bh'}
 local function ending(got, first)
-  return {
-    u = got[first], wt = got[first + 1], lb = got[first + 2], nx = got[first + 3], bh = got[first + 4], f = got[first + 5],
-  }
+  return {u = got[first], wt = got[first + 1], lb = got[first + 2], nx = got[first + 3], bh = got[first + 4]}
 end
 
 -- What a job that ended costs the server: its row, its log, and a place each in `jobs` and in archive or morgue.
@@ -105,13 +103,14 @@ end
 
 -- Move a job to the archive (d done, c cancelled) or the morgue (x). `row` is the answer of `ending`; `more` has further fields
 -- to write. If a run ended the job (`z`) without an error, that of an earlier run goes: it would be taken for the last one's.
+-- Whether there was one its attempts tell: a redrive has set the failures back to none.
 local function make_ended(q, id, state, row, more)
   local key, last, written = job_key(q, id), {}, 0
   for i = 1, #more, 2 do
     last[more[i]] = true
     written = written + FIELD_BYTES + #tostring(more[i + 1])
   end
-  if row.f and last.z and not last.er then redis.call('HDEL', key, 'er') end
+  if last.z and not last.er and row.a ~= '1' then redis.call('HDEL', key, 'er') end
   if row.nx or row.bh then redis.call('HDEL', key, 'nx', 'bh') end
   local bytes = weight_in_bytes(q, id, row.lb) + written
   redis.call('HSET', key, 's', state, 'e', now, 'sz', bytes, unpack(more))
