@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from echod.bus.answers import Filled, Occurred, RecurrenceRow
 from echod.bus.keys import escape
 from echod.bus.occurring import CALL_OCCURRENCES
 from echod.bus.rows import pack
+from echod.bus.wire import Argument
 from echod.model.ids import VersionId
 from echod.model.job import Taken
 from echofn.manifest import Policy
@@ -483,6 +485,26 @@ async def test_thousands_of_rules_are_read(bus: Bus) -> None:
             ]
         )
     assert len(await bus.recurrences()) == 1200
+
+
+async def test_rules_of_large_payloads_are_read_some_megabytes_a_trip_and_without_the_copy_for_their_jobs(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answers a trip as a whole: 64 rules of 1 MB kept another client waiting for 370 ms."""
+    large = bytes(MIB)
+    for number in range(20):
+        await bus.recur("f", f"r{number}", rule="x", tz="UTC", trigger=large, payload=large, next_ms=None, generation=1)
+    trips, commands = list[int](), bus.link.commands
+
+    async def weighed(batch: list[tuple[Argument, ...]]) -> list[Any]:
+        replies = await commands(batch)
+        trips.append(sum(len(value or b"") for reply in replies if isinstance(reply, list) for value in reply))
+        return replies
+
+    monkeypatch.setattr(bus.link, "commands", weighed)
+    assert [rule.policy for rule in await bus.recurrences("f")] == [large] * 20
+    assert 20 * MIB < sum(trips) < 21 * MIB
+    assert max(trips) < 9 * MIB
 
 
 async def test_racing_pumps_make_one_job_per_due(server: Server) -> None:

@@ -14,10 +14,13 @@ from echod.bus.clock import monotonic_ms
 from echod.bus.core import Core
 from echod.bus.keys import escape
 from echod.bus.rows import lane_key, own_word, pack, utf8
+from echod.bus.wire import Argument
 from echod.model.ids import JobId
 from echod.model.job import NO_LANE, Minted, Taken
 from echofn.manifest import Overlap
 
+FEW, MOST_READ = 8, 8 * 1024 * 1024  # rules, bytes of rules: in one trip
+_FIELDS = ("rule", "tz", "trigger", "rev", "gen", "next", "last", "missed", "skipped", "paused", "err", "own", "gone")
 TICK_LIMIT = 200
 BACKFILL_LIMIT = 200
 Written = Literal["same", "created", "changed", "older", "taken", "moved"]
@@ -201,41 +204,54 @@ class Timing(Core):
             queues = await self.queues() if queue is None else [queue]
             members = await self.link.commands([("SMEMBERS", f"{self.base(each)}rules") for each in queues])
             wanted = [(each, name) for each, found in zip(queues, members, strict=True) for name in sorted(found)]
-        rows = await self.link.commands(
-            [("HGETALL", self.base(each).encode() + b"repeat:" + name) for each, name in wanted]
-        )
-        found = [_recurrence(each, name, flat) for (each, name), flat in zip(wanted, rows, strict=True) if flat]
+        rows = await self._rules([self.base(each).encode() + b"repeat:" + name for each, name in wanted])
+        found = [_recurrence(each, name, row) for (each, name), row in zip(wanted, rows, strict=True) if row]
         return [row for row in found if gone or row.gone_ms is None]
 
+    async def _rules(self, keys: list[bytes]) -> list[dict[str, bytes]]:
+        """What the rows of recurrences have of the fields, some MB a trip: a rule holds a payload of up to 1 MiB, and
+        the server answers a trip as a whole before it serves anybody else."""
+        sizes: list[int] = [0] * len(keys)
+        if len(keys) > FEW:
+            sizes = await self.link.commands([("HSTRLEN", key, "trigger") for key in keys])
+        rows, trip, read = list[dict[str, bytes]](), list[tuple[Argument, ...]](), 0
+        for number, (key, size) in enumerate(zip(keys, sizes, strict=True), start=1):
+            trip.append(("HMGET", key, *_FIELDS))
+            read += size
+            if read >= MOST_READ or number == len(keys):
+                for values in await self.link.commands(trip):
+                    pairs = zip(_FIELDS, values, strict=True)
+                    rows.append({field: value for field, value in pairs if value is not None})
+                trip, read = [], 0
+        return rows
 
-def _recurrence(queue: str, name: bytes, flat: list[bytes]) -> RecurrenceRow:
-    row: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
 
-    def text(field: bytes) -> str:
+def _recurrence(queue: str, name: bytes, row: dict[str, bytes]) -> RecurrenceRow:
+    def text(field: str) -> str:
         return row.get(field, b"").decode("utf-8", "surrogatepass")
 
-    def number(field: bytes) -> int | None:
+    def number(field: str) -> int | None:
         """A field that is no number is as one that is not there: one bad row must not hide the others."""
         return int(row[field]) if row.get(field, b"").isdigit() else None
 
     values: dict[str, Any] = {
-        "paused": b"paused" in row,
-        "missed": number(b"missed") or 0,
-        "skipped": number(b"skipped") or 0,
+        "paused": "paused" in row,
+        "missed": number("missed") or 0,
+        "skipped": number("skipped") or 0,
     }
     return RecurrenceRow(
         queue=queue,
         name=name.decode("utf-8", "surrogatepass"),
-        rule=text(b"rule"),
-        tz=text(b"tz"),
-        revision=number(b"rev") or 0,
-        generation=number(b"gen") or 0,
-        next_ms=None if values["paused"] or b"err" in row else number(b"next"),
-        last_ms=number(b"last"),
-        due_ms=number(b"next"),
-        policy=row.get(b"trigger", b""),
-        error=text(b"err"),
-        is_own=b"own" in row,
-        gone_ms=number(b"gone"),
+        rule=text("rule"),
+        tz=text("tz"),
+        revision=number("rev") or 0,
+        generation=number("gen") or 0,
+        next_ms=None if values["paused"] or "err" in row else number("next"),
+        last_ms=number("last"),
+        due_ms=number("next"),
+        policy=row.get("trigger", b""),
+        error=text("err"),
+        is_own="own" in row,
+        gone_ms=number("gone"),
         **values,
     )
