@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+import uvloop
 
 from audit import audit
 from doing import LEASE_MS, ME, SHIPPED_S, claim, claim_one, counted, done, impatient, mint, settle
@@ -18,6 +19,7 @@ from echod.bus import Bus, address
 from echod.bus.bus import check_kind
 from echod.bus.core import PLACES_REMEMBERED
 from echod.bus.keys import escape
+from echod.bus.wire import Wire
 from echod.errors import BusAway, BusError, BusReadOnly, BusUnfit
 from echod.model.ids import JobId, NodeId
 from echod.model.job import Mint, Minted, Unique
@@ -131,6 +133,22 @@ async def joined(where: str, name: str = "NOD1") -> Bus:
     bus = await Bus.open(where)
     await bus.join(name)  # type: ignore[arg-type]
     return bus
+
+
+def test_calls_with_next_to_no_time_left_are_calls_like_others(shared_server: Server) -> None:
+    """uvloop, which nodes run on, has a timer that is due at once say nothing of when that is."""
+
+    async def both() -> list[object]:
+        loop = asyncio.get_running_loop()
+        _, wire = await loop.create_unix_connection(Wire, str(shared_server.socket))
+        answers = [wire.send("PING", timeout_s=left_s) for left_s in (0.0002, 0.0001, 5.0)]
+        told = await asyncio.gather(*answers, return_exceptions=True)
+        wire.abort("all has been said")
+        await asyncio.sleep(0)  # the transport's last turn
+        return list(told)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert all(answer == b"PONG" or isinstance(answer, BusAway) for answer in runner.run(both()))
 
 
 async def test_a_mint_whose_reply_is_lost_is_sent_again_and_makes_one_job(server: Server, proxy: Proxy) -> None:

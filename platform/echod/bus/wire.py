@@ -27,7 +27,8 @@ class Wire(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._waiting: collections.deque[tuple[asyncio.Future[Any], float]] = collections.deque()
         self._unsent: list[bytes] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = 0.0  # uvloop's handle of an instant that has come does not say when
         self._transport: asyncio.Transport | None = None
         self.closed: asyncio.Future[str] = self._loop.create_future()
         self.as_plain: set[bytes] = set()  # verbs that the server did not take as functions
@@ -43,11 +44,8 @@ class Wire(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(_pack(command))
-        if self._timer is not None and self._timer.when() > deadline:  # that of a call with more time, answered perhaps
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._check_deadline)
+        if self._timer is None or self._rings_at > deadline:  # that of a call with more time, answered perhaps
+            self._ring_at(deadline)
         return future
 
     def abort(self, reason: str) -> None:
@@ -92,7 +90,12 @@ class Wire(asyncio.Protocol):
         if self._loop.time() >= deadline:
             self.abort("no answer in time")
         else:
-            self._timer = self._loop.call_at(deadline, self._check_deadline)
+            self._ring_at(deadline)
+
+    def _ring_at(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._rings_at = self._loop.call_at(deadline, self._check_deadline), deadline
 
     def _die(self, reason: str) -> None:
         if self.closed.done():

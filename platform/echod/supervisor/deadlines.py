@@ -32,7 +32,8 @@ class Deadlines:
         self._running = running
         self._look, self._tell, self._over = look, tell, over
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = 0.0  # uvloop's handle of an instant that has come does not say when
         self._closed = False
 
     def begin(self, lease: Lease) -> None:
@@ -66,13 +67,13 @@ class Deadlines:
 
     def _set(self, lease: Lease, at: float) -> None:
         lease.deadline = at
-        if not self._closed and (self._timer is None or self._timer.when() > at):
+        if not self._closed and (self._timer is None or self._rings_at > at):
             self._arm(at)
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._fire)
+        self._timer, self._rings_at = self._loop.call_at(at, self._fire), at
 
     def _fire(self) -> None:
         self._timer = None
