@@ -30,6 +30,7 @@ class Kin:
         self._starting = 0  # processes that may be there and have no name here yet
         self._settled: list[asyncio.Future[None]] = []  # who waits until there are none of these
         self._former: set[int] | None = None  # children from before; None: nothing is adopted
+        self._ending = set[int]()  # what takes its own along, and is left to it
 
     def adopt(self) -> None:
         """From now on orphans from below come to this process. What is its child already stays unharmed."""
@@ -62,10 +63,12 @@ class Kin:
         loop, gone = asyncio.get_running_loop(), asyncio.Event()
         handle = os.pidfd_open(pid)
         loop.add_reader(handle, gone.set)
+        self._ending.add(pid)
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(gone.wait(), within_s)
         finally:
+            self._ending.discard(pid)
             loop.remove_reader(handle)
             os.close(handle)
         _reap(pid)
@@ -92,7 +95,7 @@ class Kin:
             await settled
         if self._former is None or (children := processes.children_of_main_thread()) is None:
             return set()
-        return children - self._former - {each.pid for each in self._own if each.returncode is None}
+        return children - self._former - self._ending - {each.pid for each in self._own if each.returncode is None}
 
 
 def _end(child: int) -> None:
@@ -103,7 +106,8 @@ def _end(child: int) -> None:
 
 
 def _reap(child: int) -> None:
-    os.waitpid(child, os.WNOHANG | processes.WALL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, os.WNOHANG | processes.WALL)
 
 
 _kin = Kin()

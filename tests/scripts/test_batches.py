@@ -516,6 +516,22 @@ async def test_lanes_whose_wait_is_over_are_not_looked_at_job_by_job(bus: Bus, s
     assert costs[1] <= costs[0] + 20
 
 
+@pytest.mark.parametrize("most", [1, 5])
+async def test_a_batch_with_an_evicted_row_leaves_its_lane_in_order(bus: Bus, server: Server, most: int) -> None:
+    """The lane counts what is active, and not what it meant to hand out."""
+    await bus.configure("f", Policy(batch=3, lane_concurrency=most, retries=0), 1)
+    ids = await mint(bus, lane="a", count=12)
+    gone = [ids[0], ids[4]]
+    server.command("DEL", *(f"emq:{{f}}:job:{id}" for id in gone))
+    ran = list[JobId]()
+    for _ in range(12):
+        jobs = await claim(bus)
+        await settle(bus, [done(job) for job in jobs])
+        ran += [job.id for job in jobs]
+    assert ran == [id for id in ids if id not in gone]
+    assert audit(server, "f").settings == {}
+
+
 async def test_claiming_batches_costs_the_same_among_many_lanes(bus: Bus, server: Server) -> None:
     costs = []
     for lanes in (10, 1000):

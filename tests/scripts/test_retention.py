@@ -200,6 +200,21 @@ async def test_the_archive_counts_the_memory_that_its_jobs_hold(bus: Bus, server
     assert counted > 100 * 4000
 
 
+async def test_what_evicted_rows_counted_for_is_forgotten_with_the_last_job(bus: Bus, server: Server) -> None:
+    """Or it would count for ever, and jobs that have just ended would be trimmed at once."""
+    for end in ("trim", "purge"):
+        ids = await mint(bus, count=3)
+        await settle(bus, [done(job) for job in await claim(bus, 3)])
+        server.command("DEL", *(f"emq:{{f}}:job:{id}" for id in ids[:2]))
+        if end == "purge":
+            await bus.purge("f", ids, ["done"])
+        else:
+            server.clock.advance(8 * 86_400_000)
+            await trimmed(bus, server)
+        books = open_books(server, "f")
+        assert (books.done, books.meta.get("ab")) == ({}, None)
+
+
 async def test_where_an_acl_forbids_to_measure_jobs_end_and_count_with_their_payloads(bus: Bus, server: Server) -> None:
     server.command("ACL", "SETUSER", "default", "-memory")
     try:

@@ -79,6 +79,19 @@ async def test_an_entry_of_the_history_costs_no_look_at_those_before_it(bus: Bus
     assert last[:3] == (1, "retry", "timeout")
 
 
+@pytest.mark.parametrize("damaged", [b"", b"\xc0", b"\xdc\x00", b"\xdc\x00\x00", b"xyz"])
+async def test_a_history_that_nobody_can_read_breaks_no_settle_off(bus: Bus, server: Server, damaged: bytes) -> None:
+    """It would be half done: those before it settled, those after it not. The history starts anew."""
+    ids = await mint(bus, count=3)
+    server.command("HSET", f"emq:{{f}}:job:{ids[1]}", "y", damaged)
+    jobs = await claim(bus, 3)
+    await settle(bus, [retry(job) for job in jobs])
+    assert not audit(server, "f").active
+    record = await bus.job(ids[1])
+    assert record is not None
+    assert [entry.outcome for entry in record.history] == ["retry"]
+
+
 async def test_retries_allow_one_run_more_than_their_number(bus: Bus, server: Server) -> None:
     await bus.configure("f", Policy(retries=2), 1)
     (id,) = await mint(bus)

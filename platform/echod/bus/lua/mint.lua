@@ -64,7 +64,9 @@ local function mint_one(mint)
   -- Whether it was trimmed young is asked of our clock alone: the caller's `first_ms` is its estimate, and may lie ahead.
   -- One that lies far ahead is of a clock that went back since.
   local cut = tonumber(meta[3])
-  if resend == '1' and (now - tonumber(first_ms) > RESEND_MS or cut and math.abs(now - cut) <= RESEND_MS) then return 6 end
+  local first = tonumber(first_ms)
+  local is_near = cut and (math.abs(now - cut) <= RESEND_MS or math.abs(first - cut) <= RESEND_MS)
+  if resend == '1' and (now - first > RESEND_MS or is_near) then return 6 end
   for _, key in ipairs({once or unique or nil, once and unique or nil}) do
     local owner, body = owner_of(q, key[1])
     if owner then

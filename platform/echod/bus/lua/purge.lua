@@ -32,7 +32,7 @@ for _, id in ipairs(cmsgpack.unpack(ids)) do
   end
 end
 call_with('ZREM', q.jobs, gone)
-if bytes > 0 then redis.call('HINCRBY', q.meta, 'ab', -bytes) end
+count_out(q, bytes)
 if purged > 0 then count('purged', purged) end
 close(q)
 return gone

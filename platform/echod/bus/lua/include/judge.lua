@@ -67,7 +67,7 @@ local function apply_limits(q)
   if is_any then
     redis.call('HSET', q.meta, 'limits', cmsgpack.pack(limits))
   else
-    redis.call('HDEL', q.meta, 'limits', 'window', 'seen', 'recount')
+    redis.call('HDEL', q.meta, 'limits', 'window', 'seen')
   end
   redis.call('HDEL', q.meta, 'told')
   policies[q.base] = nil

@@ -121,19 +121,32 @@ end
 -- If the server's clock went forward by more than a lease, or the server was out of reach, holders had no chance to renew: for
 -- one lease more nothing is recovered. A pump that was merely silent is no reason: its own monotonic time passed as well.
 -- Leases that expired before the outage are recovered at once; else flapping connections could postpone recovery for ever.
--- Every step is kept for as long as any lease may last: queues differ in theirs, and a small step must not end the hold of a
--- large one.
+-- A step is on record for as long as it is long, an hour at most: it matters to leases that are shorter, and to them for one lease.
+-- Queues differ in their leases, so a small step must not end the hold of a large one.
 -- A pump at its first tick knows no time: if no pump has beaten for longer than pumps do, that is an outage, too.
--- `hold` has steps [at, by ms, since: leases that end from here on are on hold], `longest` lease and `seen`: a pump's last beat.
-local OUTAGE_STEP_MS, SILENCE_MS, STEPS_KEPT = 2 ^ 50, 25000, 16
+-- `hold` has steps [at, by ms, since: leases that end from here on are on hold] and `seen`: a pump's last beat.
+local OUTAGE_STEP_MS, SILENCE_MS, STEP_KEPT_MS, STEPS_KEPT, SAME_MS = 2 ^ 50, 25000, 3600000, 16, 1000
 
 local function recent_steps()
-  local hold, steps = redis.call('HMGET', g.hold, 'steps', 'longest'), {}
-  local longest = math.max(tonumber(hold[2]) or 0, DEFAULT_LEASE_MS)
-  for _, each in ipairs(hold[1] and cmsgpack.unpack(hold[1]) or {}) do
-    if now >= each[1] and now < each[1] + longest then steps[#steps + 1] = each end
+  local packed, steps = redis.call('HGET', g.hold, 'steps'), {}
+  for _, each in ipairs(packed and cmsgpack.unpack(packed) or {}) do
+    if now >= each[1] and now < each[1] + math.min(each[2], STEP_KEPT_MS) then steps[#steps + 1] = each end
   end
   return steps
+end
+
+-- Ticks of many queues leave together, and all of them see one step.
+local function record_step(step, since)
+  local steps, is_known = recent_steps(), false
+  for _, each in ipairs(steps) do
+    if now - each[1] <= SAME_MS and math.abs(each[3] - since) <= SAME_MS then
+      each[1], each[2], each[3], is_known = now, math.max(each[2], step), math.min(each[3], since), true
+      break
+    end
+  end
+  if not is_known then steps[#steps + 1] = {now, step, since} end
+  if #steps > STEPS_KEPT then table.remove(steps, 1) end
+  redis.call('HSET', g.hold, 'steps', cmsgpack.pack(steps))
 end
 
 -- Answers the step in ms, -1 for an outage, 0 for a step too small to mention.
@@ -146,11 +159,7 @@ local function note_step(expected_ms)
   local step, since = now - expected_ms, 0
   if expected_ms < 0 then step, since = OUTAGE_STEP_MS, -expected_ms end
   if step <= 1000 then return 0 end
-  local steps, smallest = recent_steps(), 1
-  steps[#steps + 1] = {now, step, since}
-  for i, each in ipairs(steps) do if each[2] < steps[smallest][2] then smallest = i end end
-  if #steps > STEPS_KEPT then table.remove(steps, smallest) end
-  redis.call('HSET', g.hold, 'steps', cmsgpack.pack(steps))
+  record_step(step, since)
   return step == OUTAGE_STEP_MS and -1 or step
 end
 
@@ -177,7 +186,7 @@ local function recover(q, limit, roll)
   if from then ids = redis.call('ZRANGEBYSCORE', q.active, '-inf', text(math.min(now, from - 1)), 'LIMIT', 0, limit) end
   local is_any_gone = false
   for index, id in ipairs(ids) do is_any_gone = lose(q, id, fraction(roll, index)) or is_any_gone end
-  if is_any_gone and lane_limits(q) then recount_later(q) end
+  if is_any_gone then recount_later(q) end
   file_archived(q)
   return #ids, #ids == limit, left
 end

@@ -32,13 +32,16 @@ end
 -- A history, which is a msgpack array, and one entry more; past the limit its oldest goes. The others stay packed: to unpack fifty
 -- for the sake of one would be most of what a settle costs.
 local function chronicle(packed, entry)
-  local size, first = 0, 1
-  if packed then
-    size, first = string.byte(packed) - 0x90, 2
-    if size > 15 then size, first = struct.unpack('>H', packed, 2) end
+  local size, first, head = 0, 1, packed and string.byte(packed) or 0
+  if head >= 0x90 and head <= 0x9f then
+    size, first = head - 0x90, 2
+  elseif head == 0xdc and #packed > 3 then
+    size, first = struct.unpack('>H', packed, 2)
+  else
+    packed = ''  -- none yet, or nothing that anybody could read
   end
-  if size == HISTORY_LIMIT then size, first = size - 1, cmsgpack.unpack_one(packed, first - 1) + 1 end
-  return struct.pack('>BH', 0xdc, size + 1) .. string.sub(packed or '', first) .. cmsgpack.pack(entry)
+  if size >= HISTORY_LIMIT then size, first = size - 1, cmsgpack.unpack_one(packed, first - 1) + 1 end
+  return struct.pack('>BH', 0xdc, size + 1) .. string.sub(packed, first) .. cmsgpack.pack(entry)
 end
 
 -- To its lane, as from now.

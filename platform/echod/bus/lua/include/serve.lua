@@ -1,5 +1,5 @@
 -- Serving: lanes in turn by virtual time, a turn one job or one batch; the same outcome taken one by one or at once.
--- KEYS job: lane: ring later held active meta lanes windows global.hold
+-- KEYS job: lane: ring later held active meta lanes windows
 --
 -- Limits count jobs, a batch's too: a claim, a turn and a batch are cut to the number that may start. One call serves at most
 -- MOST_JOBS, MOST_TURNS of batches, and MOST_BYTES of payloads; one batch may exceed them. For the rest the bell rings as for
@@ -138,14 +138,14 @@ local function why_blocked(q)
   return 'empty', false
 end
 
--- `turn` is the job's batch, nil in a queue without batches. Answers the bytes of the payload.
+-- `turn` is the job's batch, nil in a queue without batches. Answers the bytes of the payload, nil if its row was gone.
 local function lease_out(q, id, lane, lease_end, holder, jobs, leases, turn)
   local key, is_counted = job_key(q, id), counts_active(q)
   local row = redis.call('HMGET', key, unpack(WANTED))
   if not row[1] then
     bury_missing(q, id)
     if is_counted then uncount(q, lane) end
-    return 0
+    return nil
   end
   local attempts = (tonumber(row[2]) or 0) + 1
   if is_counted then
@@ -170,8 +170,9 @@ local function take_batch(q, lane, set, size, lease_end, holder, jobs, leases, t
       start_in_lane(limits, lane, set, 1)
       count_starts(q)
     end
-    bytes = bytes + lease_out(q, popped[taken * 2 + 1], lane, lease_end, holder, jobs, leases, turn)
-    taken = taken + 1
+    local size = lease_out(q, popped[taken * 2 + 1], lane, lease_end, holder, jobs, leases, turn)
+    if not size and counts_active(q) then set[6] = set[6] - 1 end
+    bytes, taken = bytes + (size or 0), taken + 1
   end
   for i = taken * 2 + 1, #popped, 2 do redis.call('ZADD', lane_key(q, lane), popped[i + 1], popped[i]) end
   pending_delta = pending_delta - taken
@@ -261,10 +262,7 @@ end
 local function serve(q, count, lease_ms, holder)
   local state = redis.call('HMGET', q.meta, 'paused', 'lease', 'large')
   if state[1] then return {}, 'paused', false end
-  if state[2] ~= text(lease_ms) then
-    redis.call('HSET', q.meta, 'lease', lease_ms)
-    if lease_ms > (tonumber(redis.call('HGET', g.hold, 'longest')) or 0) then redis.call('HSET', g.hold, 'longest', lease_ms) end
-  end
+  if state[2] ~= text(lease_ms) then redis.call('HSET', q.meta, 'lease', lease_ms) end
   local room, ends = queue_room(q)
   if room <= 0 then
     if redis.call('EXISTS', q.ring) == 0 then return {}, why_blocked(q) end

@@ -19,6 +19,15 @@ local function erase(q, id, unique, log_bytes)
   redis.call('ZREM', q.logged, id)
 end
 
+-- So many bytes have left the archive. What an evicted row counted for, nobody knows: it is forgotten with the last job.
+local function count_out(q, bytes)
+  if redis.call('EXISTS', q.done) == 0 then
+    redis.call('HDEL', q.meta, 'ab')
+  elseif bytes > 0 then
+    redis.call('HINCRBY', q.meta, 'ab', -bytes)
+  end
+end
+
 local function trim_archive(q, limit, memory_is_out)
   local state = redis.call('HMGET', q.meta, 'keep', 'ab', 'keep_count', 'keep_bytes')
   local keep, bytes = tonumber(state[1]) or KEEP_MS, tonumber(state[2]) or 0
@@ -42,7 +51,7 @@ local function trim_archive(q, limit, memory_is_out)
   if #gone > 0 then
     call_with('ZREM', q.done, gone)
     call_with('ZREM', q.jobs, gone)
-    redis.call('HINCRBY', q.meta, 'ab', bytes - before_bytes)
+    count_out(q, before_bytes - bytes)
   end
   return #gone
 end
