@@ -118,7 +118,11 @@ class Lease:
 
 
 class Book:
-    """The leases of one queue. One timer while there are any, none otherwise; one extend call at a time."""
+    """The leases of one queue. One timer while there are any, none otherwise; one extend call at a time.
+
+    However many are due, one call follows the other until all are extended: what a node can hold is not for the timer
+    to say.
+    """
 
     def __init__(
         self,
@@ -181,40 +185,47 @@ class Book:
         self.expire(now)
         self._on_tick(now)
         if self._extending is None:
-            due, begun = self._due(now)
+            due = self._due(now)
             if due:
-                self._extending = self._spawn(self._extend(due, begun))
+                self._extending = self._spawn(self._extend_all(due))
         if self._leases:
             self._timer = self._loop.call_later(self._tick_s, self._tick)
 
-    def _due(self, now: float) -> tuple[list[Lease], list[Lease]]:
-        """What to extend, and which of that to mark as begun."""
+    def _due(self, now: float) -> list[Lease]:
+        """What to extend or to mark as begun; the oldest first, for a mark can wait and a lease cannot."""
         third = self._lease_ms / 3000
-        begun = {
-            lease
-            for lease in self._leases
-            if not lease.marked and lease.begun is not None and now - lease.begun >= MARK_AFTER_S and not lease.settling
-        }
-        aged = [lease for lease in self._leases if now - lease.granted >= third]
-        aged.sort(key=lambda lease: lease.granted)  # first, and the oldest first: a mark can wait, a lease cannot
-        due = [*aged, *begun.difference(aged)][:MOST_PER_CALL]
-        return due, [lease for lease in due if lease in begun]
+        aged = sorted(
+            (lease for lease in self._leases if now - lease.granted >= third), key=lambda lease: lease.granted
+        )
+        seen = set(aged)
+        return aged + [lease for lease in self._leases if lease not in seen and _to_mark(lease, now)]
 
-    async def _extend(self, leases: list[Lease], begun: list[Lease]) -> None:
-        sent = instant()
+    async def _extend_all(self, due: list[Lease]) -> None:
+        """Some at a time. A call that fails ends it: the next tick begins with what is oldest by then."""
+        sent = 0
         try:
-            answer = await self._bus.extend(
-                self._queue,
-                [lease.hold for lease in leases],
-                self._lease_ms,
-                begun=[lease.hold for lease in begun],
-                began_ms=[lease.began_ms for lease in begun],
-            )
+            while sent < len(due):
+                still = [
+                    lease for lease in due[sent : sent + MOST_PER_CALL] if lease in self._leases
+                ]  # some have ended
+                if still:
+                    await self._extend(still)
+                sent += MOST_PER_CALL
         except BusError as error:
-            _log.warning("lease.not_extended", queue=self._queue, leases=len(leases), error=str(error))
-            return
+            _log.warning("lease.not_extended", queue=self._queue, leases=len(due) - sent, error=str(error))
         finally:
             self._extending = None
+
+    async def _extend(self, leases: list[Lease]) -> None:
+        sent = instant()
+        begun = [lease for lease in leases if _to_mark(lease, sent)]
+        answer = await self._bus.extend(
+            self._queue,
+            [lease.hold for lease in leases],
+            self._lease_ms,
+            begun=[lease.hold for lease in begun],
+            began_ms=[lease.began_ms for lease in begun],
+        )
         for lease in begun:
             lease.marked = True
         lost, cancelling = set(answer.lost), set(answer.cancelling)
@@ -233,3 +244,10 @@ class Book:
         self._leases.discard(lease)
         lease.lost = True
         self._on_lost(lease)
+
+
+def _to_mark(lease: Lease, now: float) -> bool:
+    """Whether the bus does not know yet that this runs, and no verdict is about to tell it."""
+    if lease.marked or lease.settling or lease.begun is None:
+        return False
+    return now - lease.begun >= MARK_AFTER_S

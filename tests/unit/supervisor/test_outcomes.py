@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from echod.bus.answers import ExtendAnswer
+from echod.errors import BusAway
 from echod.model.ids import JobId, VersionId
 from echod.model.job import Cancelled, Child, Claimed, Dead, Delay, Done, Hold, Mint, Retry, RunRecord
 from echod.supervisor import outcomes
 from echod.supervisor.channel import Fault
-from echod.supervisor.leases import MOST_PER_CALL, Book, Lease, granted
+from echod.supervisor.leases import MOST_PER_CALL, Book, Lease, granted, instant
 from echod.supervisor.outcomes import MOST_VERDICTS
 from echofn import frames
 from echofn.manifest import Constant, CronTrigger, Function, Policy, QueueTrigger, WebhookTrigger
@@ -305,35 +308,97 @@ def test_a_lease_counts_from_before_the_call_that_granted_it() -> None:
     assert granted(job, 900, sent=50.0) == 50.0  # the bus's clock stepped back
 
 
-def book() -> Book:
-    means: Any = SimpleNamespace(bus=None, lease_ms=15_000, spawn=None)
-    return Book("shop.pack", means, on_lost=print, on_cancelling=print, on_tick=print)
+class Extending:
+    """A bus that extends whatever it is asked to, at once, or fails from the call `fails_from` on."""
+
+    def __init__(self, fails_from: int = 1000) -> None:
+        self.calls: list[tuple[list[Hold], list[Hold]]] = []
+        self.fails_from = fails_from
+
+    async def extend(self, _queue: str, holds: list[Hold], _lease_ms: int, **marks: Any) -> ExtendAnswer:
+        assert len(holds) <= MOST_PER_CALL
+        if len(self.calls) >= self.fails_from:
+            raise BusAway("not there")
+        self.calls.append((holds, marks["begun"]))
+        await asyncio.sleep(0)
+        return ExtendAnswer(0, (), ())
 
 
-async def test_what_has_run_for_long_is_extended_however_many_runs_have_just_begun() -> None:
-    held, now = book(), 100.0
-    old, fresh = lease(), [lease() for _ in range(2 * MOST_PER_CALL)]
-    old.granted, old.marked = now - 6, True
-    for each in (*fresh, old):
-        each.begun = now - 1
-        if each is not old:
-            each.granted = now - 1
+def book(bus: Extending) -> Book:
+    means: Any = SimpleNamespace(bus=bus, lease_ms=15_000, spawn=asyncio.ensure_future)
+    return Book("shop.pack", means, on_lost=print, on_cancelling=print, on_tick=lambda _now: None)
+
+
+async def extended(held: Book) -> None:
+    """One tick, and what it sends."""
+    held._tick()
+    assert held._extending is not None
+    await held._extending
+
+
+async def test_one_tick_extends_and_marks_all_that_is_due_however_much_it_is() -> None:
+    """A call at each tick held 12,500 leases of 15 s, and lost the others to the recovery of a healthy bus."""
+    bus = Extending()
+    held, now = book(bus), instant()
+    leases = [lease() for _ in range(20 * MOST_PER_CALL + 1)]
+    for each in leases:
+        each.granted, each.until, each.begun = now - 6, now + 9, now - 6
         held.add(each)
-    due, begun = held._due(now)
-    assert old in due
-    assert len(due) == MOST_PER_CALL
-    assert set(begun) == set(due) - {old}  # only what is sent is marked
+    await extended(held)
+    assert len(bus.calls) == 21
+    assert sum(len(begun) for _, begun in bus.calls) == len(leases)
+    assert all(each.marked and each.granted >= now for each in leases)
     await held.close()
 
 
-async def test_the_oldest_leases_are_extended_first_and_marked_if_they_were_not() -> None:
-    held, now = book(), 100.0
+async def test_the_oldest_leases_are_extended_first_and_marks_alone_come_last() -> None:
+    bus = Extending()
+    held, now = book(bus), instant()
+    fresh, aged = [[lease() for _ in range(MOST_PER_CALL)] for _ in range(2)]
+    for age, each in enumerate(aged):
+        each.granted, each.until, each.marked = now - 6 - age / MOST_PER_CALL, now + 8, True
+    for each in fresh:
+        each.granted, each.until, each.begun = now - 1, now + 14, now - 1
+    for each in (*fresh, *aged):
+        held.add(each)
+    await extended(held)
+    assert bus.calls[0][0] == [each.hold for each in reversed(aged)]
+    assert [len(begun) for _, begun in bus.calls] == [0, MOST_PER_CALL]
+    await held.close()
+
+
+async def test_what_a_failed_call_left_is_extended_by_the_next_tick() -> None:
+    bus = Extending(fails_from=1)
+    held, now = book(bus), instant()
+    leases = [lease() for _ in range(3 * MOST_PER_CALL)]
+    for each in leases:
+        each.granted, each.until = now - 6, now + 9
+        held.add(each)
+    await extended(held)
+    assert sum(each.granted >= now for each in leases) == MOST_PER_CALL
+    bus.fails_from = 1000
+    await extended(held)
+    assert len(bus.calls) == 3
+    assert all(each.granted >= now for each in leases)
+    await held.close()
+
+
+async def test_what_ended_while_others_were_extended_is_not_sent() -> None:
+    """Its verdict may be with the bus, which would call it lost."""
+    bus = Extending()
+    held, now = book(bus), instant()
     leases = [lease() for _ in range(2 * MOST_PER_CALL)]
     for age, each in enumerate(leases):
-        each.granted, each.begun = now - 6 - age, now - 1
+        each.granted, each.until = now - 6 - age / MOST_PER_CALL, now + 8
         held.add(each)
-    due, begun = held._due(now)
-    assert set(due) == set(begun) == set(leases[MOST_PER_CALL:])
+    held._tick()
+    assert held._extending is not None
+    while not bus.calls:
+        await asyncio.sleep(0)
+    for each in leases[:MOST_PER_CALL]:  # the youngest: they are in the second call
+        held.remove(each)
+    await held._extending
+    assert len(bus.calls) == 1
     await held.close()
 
 
