@@ -584,6 +584,16 @@ async def test_a_password_that_changes_in_mid_work_stops_it_until_it_is_the_righ
         await bus.close()
 
 
+async def test_who_may_not_hear_the_news_is_unfit(server: Server) -> None:
+    """It would find out of every switch and every end by its beat."""
+    server.command("ACL", "SETUSER", "default", "resetchannels")
+    try:
+        with pytest.raises(BusUnfit, match=r"NOPERM.*channel"):
+            await Bus.open(server.address)
+    finally:
+        server.command("ACL", "SETUSER", "default", "allchannels")
+
+
 async def test_a_tiny_wait_is_not_for_ever(bus: Bus) -> None:
     assert await asyncio.wait_for(bus.ring_wait(0.0004), PATIENCE_S) is None
 
