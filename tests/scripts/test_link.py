@@ -229,9 +229,12 @@ async def test_a_claim_and_a_settle_whose_replies_are_lost_take_effect_once(serv
 async def test_a_lease_whose_claim_was_answered_late_runs_since_the_claim(server: Server, proxy: Proxy) -> None:
     """Else its holder believes in a lease that is over, while another runs the job."""
     bus = await joined(proxy.address)
+    await claim(bus)  # the script is loaded, so that the reply lost is the claim's own
     await mint(bus)
     with proxy.is_deaf(bus), pytest.raises(BusAway):
         await bus.claim("f", ME, 1, LEASE_MS)
+    while server.command("ZCARD", "emq:{f}:active") == 0:
+        await asyncio.sleep(0)
     server.clock.advance(6000)
     answer = await bus.claim("f", ME, 1, LEASE_MS)
     (job,) = answer.jobs
