@@ -10,8 +10,10 @@ import pytest
 from audit import audit, open_books
 from doing import claim_one, counted, done, mint, settle
 from echod.bus import Bus, minting
+from echod.bus.minting import CALL_BYTES, CALL_JOBS
 from echod.bus.rows import mint_row, pack
 from echod.errors import BusFull, Refused
+from echod.model.ids import JobId
 from echod.model.job import Conflict, Full, Mint, Minted, Stale, Taken, Unique
 from echofn.manifest import Policy
 from server import Server, running
@@ -112,6 +114,11 @@ async def test_at_is_an_instant_and_one_that_has_come_goes_to_its_lane(bus: Bus,
     job = await bus.job(past)
     assert job is not None
     assert job.due_ms == now_ms - 60_000
+
+
+async def test_what_is_due_at_once_needs_no_pump(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus, in_ms=0)
+    assert audit(server, "f").lanes == {"-": [id]}
 
 
 async def test_lower_priority_numbers_go_first_and_ties_go_in_mint_order(bus: Bus) -> None:
@@ -273,6 +280,15 @@ async def test_a_full_server_refuses_a_mint_and_still_lets_work_end(server: Serv
         await late.join("NOD2")  # type: ignore[arg-type]
         await late.beat(pump=True)
         await late.close()
+
+
+def test_many_mints_and_large_ones_go_in_calls_of_a_size() -> None:
+    """One call of them all would keep the server from everybody else."""
+    halves = [Mint(id=JobId(f"JOB{number}"), payload=bytes(CALL_BYTES // 2)) for number in range(5)]
+    small = [Mint(id=JobId(f"JOB{number}"), payload=b"\xc0") for number in range(5, 5 + 2 * CALL_JOBS)]
+    parts = list(minting._parts([*halves, *small]))
+    assert [len(part) for part in parts] == [2, 2, CALL_JOBS, CALL_JOBS, 1]
+    assert [mint for part in parts for mint in part] == [*halves, *small]
 
 
 async def test_callers_of_one_turn_share_a_call(bus: Bus, server: Server) -> None:
