@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -292,8 +293,6 @@ def test_many_mints_and_large_ones_go_in_calls_of_a_size() -> None:
 
 
 async def test_callers_of_one_turn_share_a_call(bus: Bus, server: Server) -> None:
-    import asyncio
-
     server.command("CONFIG", "RESETSTAT")
     mints = [Mint(id=bus.new_job_id(), payload=b"\x01") for _ in range(50)]
     answers = await asyncio.gather(*[bus.mint("f", [one]) for one in mints])
@@ -303,6 +302,15 @@ async def test_callers_of_one_turn_share_a_call(bus: Bus, server: Server) -> Non
     calls = [line for line in stats.decode().splitlines() if line.startswith("cmdstat_fcall:")]
     assert calls
     assert int(calls[0].split("calls=")[1].split(",")[0]) <= 2  # twice where the script was not loaded yet
+
+
+async def test_who_gives_a_shared_call_up_takes_nobody_along(bus: Bus) -> None:
+    mints = [Mint(id=bus.new_job_id(), payload=b"\x01") for _ in range(2)]
+    gone, other = [asyncio.create_task(bus.mint("f", [one])) for one in mints]
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert await other == [Minted(mints[1].id)]
+    assert gone.cancelled()
 
 
 @pytest.mark.parametrize("lanes", [1, 100])
