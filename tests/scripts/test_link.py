@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import hiredis
 import pytest
 import redis
 import uvloop
@@ -19,10 +20,11 @@ from doing import LEASE_MS, ME, SHIPPED_S, claim, claim_one, counted, done, impa
 from echod.bus import Bus, address
 from echod.bus.bus import check_kind
 from echod.bus.core import PLACES_REMEMBERED
+from echod.bus.faults import translate
 from echod.bus.keys import escape
 from echod.bus.link import FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIP, Pauses
 from echod.bus.wire import Wire
-from echod.errors import BusAway, BusError, BusReadOnly, BusUnfit
+from echod.errors import BusAway, BusError, BusFull, BusReadOnly, BusUnfit, EchodError
 from echod.model.ids import JobId, NodeId
 from echod.model.job import Mint, Minted, Unique
 from proxy import Proxy, through
@@ -626,6 +628,25 @@ def test_an_older_server_is_unfit_and_told_so(version: str) -> None:
         check_kind({"redis_version": version})
     check_kind({"redis_version": "7.2.4"})
     check_kind({"redis_version": "10.0.0"})
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("MISCONF Errors writing to the AOF file: No space left on device", BusFull),
+        ("OOM command not allowed when used memory > 'maxmemory'.", BusFull),
+        ("BUSY Valkey is busy running a script.", BusAway),
+        ("LOADING Valkey is loading the dataset in memory", BusAway),
+        ("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", BusAway),
+        ("READONLY You can't write against a read only replica.", BusReadOnly),
+        ("ERR WAITAOF cannot be used with replica instances.", BusReadOnly),
+        ("ERR AUTH <password> called without any password configured for the default user.", BusUnfit),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", BusError),
+    ],
+)
+def test_what_a_server_says_has_one_meaning(said: str, meant: type[EchodError]) -> None:
+    """Full: what ends goes on, and room is made. Away: asked again in a while. Read-only: another server is meant."""
+    assert type(translate(hiredis.ReplyError(said))) is meant
 
 
 async def test_a_server_in_cluster_mode_is_unfit_and_so_is_a_sentinel() -> None:

@@ -14,7 +14,7 @@ from echod.bus import Bus, minting
 from echod.bus.minting import CALL_BYTES, CALL_JOBS
 from echod.bus.rows import mint_row, pack
 from echod.errors import BusFull, Refused
-from echod.model.ids import JobId
+from echod.model.ids import JobId, NodeId
 from echod.model.job import Conflict, Full, Mint, Minted, Stale, Taken, Unique
 from echofn.manifest import Policy
 from server import Server, running
@@ -41,7 +41,12 @@ async def test_another_callers_id_is_taken(bus: Bus, server: Server) -> None:
     other = await Bus.open(server.address)
     one = Mint(id=bus.new_job_id(), payload=b"\x01")
     await bus.mint("f", [one])
-    assert await other.mint("f", [Mint(id=one.id, payload=b"\x02")]) == [Taken(one.id)]
+    taken = Mint(id=one.id, payload=b"\x02")
+    assert await other.mint("f", [taken]) == [Taken(one.id)]
+    await other.join(NodeId("NOD2"))
+    made = await other.mint_outside("f", taken)  # of a caller who does not choose ids: under another
+    assert made.id != one.id
+    assert set(audit(server, "f").rows) == {one.id, made.id}
     await other.close()
 
 
