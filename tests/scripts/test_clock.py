@@ -53,6 +53,18 @@ async def test_time_that_was_skipped_is_no_outage_to_a_new_pump(server: Server, 
     await other.close()
 
 
+async def test_a_move_is_no_step_to_the_pumps_that_hear_of_it(server: Server, driven: Bus) -> None:
+    pump = await Bus.open(server.address, driven=True)
+    await pump.join("NOD00000000002")  # type: ignore[arg-type]
+    now_ms = (await pump.tick("f")).now_ms
+    heard = asyncio.Event()
+    pump.on("clock", lambda *_: heard.set())
+    await driven.drive("to", now_ms + HOUR)
+    await asyncio.wait_for(heard.wait(), PATIENCE_S)
+    assert (await pump.tick("f")).stepped_ms == 0
+    await pump.close()
+
+
 async def test_it_moves_forward_only_and_the_same_move_again_moves_nothing(driven: Bus) -> None:
     await driven.drive("freeze")
     at_ms = (await driven.drive()).now_ms

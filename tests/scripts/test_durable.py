@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from audit import audit, open_books
-from doing import impatient
+from doing import ME, done, impatient
 from echod.bus import Bus, durable
 from echod.bus.wire import Wire
 from echod.errors import BusAway, BusFull, BusReadOnly, NotDurable, Unconfirmed
 from echod.model.job import Mint, MintAnswer, Minted
+from proxy import through
 from server import PATIENCE_S, Server, running
 
 
@@ -139,6 +140,26 @@ async def test_a_lost_script_is_loaded_and_a_lost_connection_made_anew(keen: Bus
     assert len(audit(disk, "f").rows) == 3
 
 
+async def test_a_job_that_came_and_went_before_its_mint_was_sent_again_is_not_minted_anew(
+    keen: Bus, disk: Server
+) -> None:
+    async def run_and_purge() -> None:
+        jobs = (await keen.claim("f", ME, 5)).jobs
+        await keen.settle("f", ME, [done(job) for job in jobs])
+        await keen.purge("f", [job.id for job in jobs], ("done",))
+
+    async with through(disk) as proxy:
+        bus = await Bus.open(proxy.address)
+        await bus.join("NOD2")  # type: ignore[arg-type]
+        await fsynced(bus, one(bus))  # the script is loaded, so that the reply lost is the mint's own
+        await run_and_purge()
+        proxy.meanwhile, proxy.lose_replies_to = run_and_purge, b"FCALL"
+        with pytest.raises(BusAway, match="whether the job was minted"):
+            await bus.mint_outside("f", one(bus), fsync=True)
+        assert (proxy.lost, open_books(disk, "f").rows) == (1, {})
+        await bus.close()
+
+
 async def test_a_server_that_is_frozen_full_or_gone_is_told_in_time(keen: Bus, disk: Server) -> None:
     """While it is so: what waited for it would wait as long as the block."""
     disk.command("CONFIG", "SET", "maxmemory", "1")
@@ -163,6 +184,31 @@ async def test_who_is_waited_for_at_the_close_is_told(keen: Bus, disk: Server) -
     await keen.close()
     with pytest.raises(BusAway):
         await asyncio.wait_for(waiting, PATIENCE_S / 2)
+
+
+async def test_who_waits_for_a_connection_at_the_close_is_told_too(keen: Bus, disk: Server) -> None:
+    disk.command("CONFIG", "SET", "appendfsync", "no")
+    waiting = list[asyncio.Task[list[MintAnswer]]]()
+    for number in range(durable.CONNECTIONS):
+        waiting.append(asyncio.create_task(keen.mint(f"q{number}", [one(keen)], fsync=True)))
+        while f"blocked_clients:{number + 1}" not in str(disk.command("INFO", "clients")):
+            await asyncio.sleep(0)
+    waiting.append(asyncio.create_task(keen.mint("last", [one(keen)], fsync=True)))
+    while not keen.durable._waiting:
+        await asyncio.sleep(0)
+    await keen.close()
+    answers = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), PATIENCE_S / 2)
+    assert [type(answer) for answer in answers] == [BusAway] * len(waiting)
+
+
+async def test_more_calls_than_one_connection_takes_at_once_are_answered(
+    keen: Bus, disk: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "MOST_CALLS", 2)
+    mints = {f"q{number}": one(keen) for number in range(3 * durable.CONNECTIONS)}
+    async with asyncio.timeout(PATIENCE_S):
+        answers = await asyncio.gather(*[keen.mint(queue, [mint], fsync=True) for queue, mint in mints.items()])
+    assert answers == [[Minted(mint.id)] for mint in mints.values()]
 
 
 async def test_a_server_that_only_such_mints_find_full_is_relieved(keen: Bus, disk: Server) -> None:

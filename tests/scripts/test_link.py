@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import hiredis
 import pytest
 import redis
 import uvloop
@@ -18,115 +20,21 @@ from doing import LEASE_MS, ME, SHIPPED_S, claim, claim_one, counted, done, impa
 from echod.bus import Bus, address
 from echod.bus.bus import check_kind
 from echod.bus.core import PLACES_REMEMBERED
+from echod.bus.faults import translate
 from echod.bus.keys import escape
+from echod.bus.link import FIRST_PAUSE_S, LONGEST_PAUSE_S, TRIP, Pauses
 from echod.bus.wire import Wire
-from echod.errors import BusAway, BusError, BusReadOnly, BusUnfit
+from echod.errors import BusAway, BusError, BusFull, BusReadOnly, BusUnfit, EchodError
 from echod.model.ids import JobId, NodeId
 from echod.model.job import Mint, Minted, Unique
+from proxy import Proxy, through
 from server import PATIENCE_S, Server, running
-
-
-class Proxy:
-    """Between a bus and its server: passes bytes on, and can lose replies or go deaf."""
-
-    def __init__(self, server: Server) -> None:
-        self.path = server.folder / "proxy.sock"
-        self.target = str(server.socket)
-        self.address = f"unix://{self.path}"
-        self.lose_replies_to = b""  # cut the connection instead of passing on the reply to a command that holds this
-        self.lose = b""  # cut the connection instead of passing on what holds this
-        self.meanwhile: Callable[[], Awaitable[object]] | None = None  # what goes on before the cut is noticed
-        self.deafens = b""  # from a command that holds this on, its connection alone is deaf
-        self.lost = 0
-        self.deaf = False
-        self._listener: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writers: list[asyncio.StreamWriter] = []
-        self._clients: list[asyncio.StreamWriter] = []
-        self._subscribers: list[asyncio.Event] = []  # set: deaf
-
-    async def start(self) -> None:
-        self._listener = await asyncio.start_unix_server(self._serve, self.path)
-
-    async def close(self) -> None:
-        assert self._listener is not None
-        self._listener.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for writer in self._writers:
-            writer.transport.abort()
-        await asyncio.gather(*[writer.wait_closed() for writer in self._writers], return_exceptions=True)
-
-    @contextlib.contextmanager
-    def is_deaf(self, bus: Bus) -> Iterator[None]:
-        """No reply gets through for as long as the block lasts."""
-        self.deaf = True
-        with impatient(bus):
-            yield
-        self.deaf = False
-
-    def deafen_subscribers(self) -> None:
-        """Nothing gets through to who has subscribed so far; their other connections go on."""
-        for deafened in self._subscribers:
-            deafened.set()
-
-    def say(self, data: bytes) -> None:
-        """Say this to every client, as a server would."""
-        for writer in self._clients:
-            writer.write(data)
-        self._clients.clear()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_unix_connection(self.target)
-        self._writers += [writer, up_writer]
-        self._clients.append(writer)
-        cut, deafened = asyncio.Event(), asyncio.Event()
-
-        async def upward() -> None:
-            while data := await reader.read(1 << 20):
-                if self.lose and self.lose in data:
-                    self.lose = b""
-                    if self.meanwhile:
-                        await self.meanwhile()
-                    break
-                if self.lose_replies_to and self.lose_replies_to in data:
-                    cut.set()
-                if b"SUBSCRIBE" in data:
-                    self._subscribers.append(deafened)
-                if self.deafens and self.deafens in data:
-                    deafened.set()
-                    self.deafens = b""
-                up_writer.write(data)
-            up_writer.close()
-            writer.close()
-
-        async def downward() -> None:
-            while data := await up_reader.read(1 << 20):
-                if cut.is_set():
-                    self.lost += 1
-                    self.lose_replies_to = b""
-                    if self.meanwhile:
-                        await self.meanwhile()
-                    break
-                if not self.deaf and not deafened.is_set():
-                    writer.write(data)
-            writer.close()
-            up_writer.close()
-
-        for work in (upward(), downward()):
-            task = asyncio.create_task(work)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
 
 @pytest.fixture
 async def proxy(server: Server) -> AsyncIterator[Proxy]:
-    proxy = Proxy(server)
-    proxy.path.unlink(missing_ok=True)
-    await proxy.start()
-    yield proxy
-    await proxy.close()
+    async with through(server) as proxy:
+        yield proxy
 
 
 async def joined(where: str, name: str = "NOD1") -> Bus:
@@ -160,6 +68,24 @@ async def test_a_mint_whose_reply_is_lost_is_sent_again_and_makes_one_job(server
     assert audit(server, "f").lanes == {"-": [id]}
     assert await counted(bus, "minted") == 1
     await bus.close()
+
+
+async def test_a_question_whose_reply_is_lost_is_asked_again(proxy: Proxy) -> None:
+    bus = await joined(proxy.address)
+    await mint(bus)
+    proxy.lose_replies_to = b"HGETALL"
+    assert await bus.queues() == ["f"]
+    assert proxy.lost == 1
+    await bus.close()
+
+
+async def test_more_calls_than_go_in_one_trip_are_answered_in_their_order(bus: Bus) -> None:
+    numbers = [b"%d" % number for number in range(2 * TRIP + 1)]
+    assert await bus.link.commands([("ECHO", number) for number in numbers]) == numbers
+    (id,) = await mint(bus, "last")
+    queues = [f"q{number}" for number in range(2 * TRIP)]
+    assert [queue for queue, stats in (await bus.stats([*queues, "last"])).items() if stats.pending] == ["last"]
+    assert [job.id for job in await claim(bus, 1, "last")] == [id]
 
 
 async def test_a_job_that_came_and_went_before_its_mint_was_sent_again_is_not_minted_anew(
@@ -229,9 +155,12 @@ async def test_a_claim_and_a_settle_whose_replies_are_lost_take_effect_once(serv
 async def test_a_lease_whose_claim_was_answered_late_runs_since_the_claim(server: Server, proxy: Proxy) -> None:
     """Else its holder believes in a lease that is over, while another runs the job."""
     bus = await joined(proxy.address)
+    await claim(bus)  # the script is loaded, so that the reply lost is the claim's own
     await mint(bus)
     with proxy.is_deaf(bus), pytest.raises(BusAway):
         await bus.claim("f", ME, 1, LEASE_MS)
+    while server.command("ZCARD", "emq:{f}:active") == 0:
+        await asyncio.sleep(0)
     server.clock.advance(6000)
     answer = await bus.claim("f", ME, 1, LEASE_MS)
     (job,) = answer.jobs
@@ -402,12 +331,14 @@ async def test_a_news_connection_that_alone_is_half_open_is_found_by_the_next_be
 async def test_a_beat_does_not_cost_the_news_a_connection_that_hears(bus: Bus) -> None:
     ended = list[str]()
     bus.on("ended", ended.append)
-    wire = bus._news._wire
+    wire, doubts = bus._news._wire, set[object]()
     for _ in range(3):
         await bus.beat(pump=True)
         doubting = bus._news._doubting
         assert doubting is not None
         await doubting
+        doubts.add(doubting)
+    assert len(doubts) == 3
     assert bus._news._wire is wire
     assert not ended
     assert wire is not None
@@ -429,6 +360,8 @@ async def test_a_name_on_the_bell_does_not_cost_a_pop_that_hears_its_connection(
     assert doubting is not None
     await doubting
     assert bus._park._wire is wire
+    bus.on_unheard()
+    assert bus._park._doubting not in {None, doubting}
     parked.cancel()
     await asyncio.gather(parked, return_exceptions=True)
 
@@ -448,6 +381,7 @@ async def test_a_server_that_is_killed_and_comes_back_is_used_again(tmp_path: Pa
         server.command("SET", "fence", 1)
         server.kill()
         await asyncio.wait_for(lost.wait(), PATIENCE_S)
+        assert not bus.link._came_up.is_set(), "calls wait for the connection, and do not look for it in a loop"
         with impatient(bus), pytest.raises(BusAway):
             await bus.job(id, queue="f")
         await asyncio.to_thread(server.start)
@@ -473,14 +407,17 @@ async def test_lost_functions_are_loaded_again_under_load(bus: Bus, server: Serv
     assert await counted(bus, "done") == 60
 
 
+def popper(server: Server) -> bytes:
+    """The client that pops from the bell; empty where none does."""
+    found = server.command("CLIENT", "LIST")
+    assert isinstance(found, bytes)
+    return next((line.split()[0][3:] for line in found.splitlines() if b"cmd=blpop" in line), b"")
+
+
 @pytest.mark.parametrize("how", ["unblock", "kill", "readonly"])
 async def test_a_parked_pop_survives(bus: Bus, server: Server, how: str) -> None:
     parked = asyncio.create_task(bus.ring_wait(60))
-    client = b""
-    while not client:
-        found = server.command("CLIENT", "LIST")
-        assert isinstance(found, bytes)
-        client = next((line.split()[0][3:] for line in found.splitlines() if b"cmd=blpop" in line), b"")
+    while not (client := popper(server)):
         await asyncio.sleep(0)
     if how == "unblock":
         server.command("CLIENT", "UNBLOCK", client, "ERROR")
@@ -491,8 +428,37 @@ async def test_a_parked_pop_survives(bus: Bus, server: Server, how: str) -> None
         with pytest.raises(BusReadOnly):
             await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
         server.command("REPLICAOF", "NO", "ONE")
+    async with asyncio.timeout(PATIENCE_S):
+        while popper(server) in {b"", client}:  # that connection is given up, whatever it was told
+            await asyncio.sleep(0)
     await mint_until_minted(bus)
     assert await asyncio.wait_for(parked, PATIENCE_S) == "f"
+
+
+async def test_a_wait_whose_end_could_not_be_asked_for_swallows_no_bell(
+    bus: Bus, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(client: int) -> None:
+        raise BusAway("just now")
+
+    parked = asyncio.create_task(bus.ring_wait(60))
+    async with asyncio.timeout(PATIENCE_S):
+        while not popper(server):
+            await asyncio.sleep(0)
+        monkeypatch.setattr(bus._park, "_unblock", away)
+        parked.cancel()
+        while popper(server):
+            await asyncio.sleep(0)
+    await mint(bus)
+    assert await asyncio.wait_for(bus.ring_wait(PATIENCE_S), PATIENCE_S) == "f"
+
+
+async def test_a_wait_ends_in_its_time_though_the_bus_is_away(server: Server, proxy: Proxy) -> None:
+    bus = await joined(proxy.address)
+    proxy.path.unlink()
+    server.command("CLIENT", "KILL", "TYPE", "normal")
+    assert await asyncio.wait_for(bus.ring_wait(0.05), PATIENCE_S) is None
+    await bus.close()
 
 
 async def mint_until_minted(bus: Bus) -> None:
@@ -506,13 +472,22 @@ async def mint_until_minted(bus: Bus) -> None:
     raise AssertionError("the bus did not come back")
 
 
-async def test_a_half_open_parked_pop_is_kicked_by_a_failing_beat(server: Server, proxy: Proxy) -> None:
+async def test_a_half_open_pop_and_half_open_news_are_kicked_by_a_failing_beat(server: Server, proxy: Proxy) -> None:
     bus = await joined(proxy.address)
+    await bus.ring_wait(0.05)  # so that the pop's connection is there
+    again = asyncio.Event()
+    bus.on("hearing", again.set)
+    proxy.deafen_subscribers()
+    proxy.deafens = b"BLPOP"
     parked = asyncio.create_task(bus.ring_wait(60))
-    while b"cmd=blpop" not in bytes(server.command("CLIENT", "LIST")):  # type: ignore[call-overload]
-        await asyncio.sleep(0)
-    with proxy.is_deaf(bus), pytest.raises(BusAway):
-        await bus.beat(pump=False)
+    async with asyncio.timeout(PATIENCE_S):
+        while not (deaf := popper(server)):
+            await asyncio.sleep(0)
+        with proxy.is_deaf(bus), pytest.raises(BusAway):
+            await bus.beat(pump=False)
+        while popper(server) in {b"", deaf}:
+            await asyncio.sleep(0)
+        await again.wait()
     await mint_until_minted(bus)
     assert await asyncio.wait_for(parked, PATIENCE_S) == "f"
     await bus.close()
@@ -584,6 +559,41 @@ async def test_a_password_that_changes_in_mid_work_stops_it_until_it_is_the_righ
         await bus.close()
 
 
+def test_waits_between_tries_double_up_to_a_bound_and_begin_anew() -> None:
+    pauses = Pauses()
+    for _ in range(2):
+        for most_s in (FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S):
+            assert most_s / 2 <= pauses.take() <= most_s
+        for _ in range(20):
+            last_s = pauses.take()
+        assert LONGEST_PAUSE_S / 2 <= last_s <= LONGEST_PAUSE_S
+        pauses.reset()
+
+
+async def test_who_may_not_hear_the_news_is_unfit(server: Server) -> None:
+    """It would find out of every switch and every end by its beat."""
+    server.command("ACL", "SETUSER", "default", "resetchannels")
+    try:
+        with pytest.raises(BusUnfit, match=r"NOPERM.*channel"):
+            await Bus.open(server.address)
+    finally:
+        server.command("ACL", "SETUSER", "default", "allchannels")
+
+
+async def test_a_connection_that_has_ended_answers_at_once_that_it_has(server: Server) -> None:
+    """Whoever has its reply may send the next command in the turn of the loop in which the connection ended."""
+    raised = list[object]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: raised.append(context))
+    _, wire = await loop.create_unix_connection(Wire, str(server.socket))
+    wire.send("BLPOP", "nothing", 0, timeout_s=PATIENCE_S)  # and nobody waits for it
+    wire.abort("by us")
+    with pytest.raises(BusAway, match="by us"):
+        await asyncio.wait_for(wire.send("PING", timeout_s=PATIENCE_S), PATIENCE_S)
+    gc.collect()
+    assert not raised
+
+
 async def test_a_tiny_wait_is_not_for_ever(bus: Bus) -> None:
     assert await asyncio.wait_for(bus.ring_wait(0.0004), PATIENCE_S) is None
 
@@ -618,6 +628,25 @@ def test_an_older_server_is_unfit_and_told_so(version: str) -> None:
         check_kind({"redis_version": version})
     check_kind({"redis_version": "7.2.4"})
     check_kind({"redis_version": "10.0.0"})
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("MISCONF Errors writing to the AOF file: No space left on device", BusFull),
+        ("OOM command not allowed when used memory > 'maxmemory'.", BusFull),
+        ("BUSY Valkey is busy running a script.", BusAway),
+        ("LOADING Valkey is loading the dataset in memory", BusAway),
+        ("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", BusAway),
+        ("READONLY You can't write against a read only replica.", BusReadOnly),
+        ("ERR WAITAOF cannot be used with replica instances.", BusReadOnly),
+        ("ERR AUTH <password> called without any password configured for the default user.", BusUnfit),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", BusError),
+    ],
+)
+def test_what_a_server_says_has_one_meaning(said: str, meant: type[EchodError]) -> None:
+    """Full: what ends goes on, and room is made. Away: asked again in a while. Read-only: another server is meant."""
+    assert type(translate(hiredis.ReplyError(said))) is meant
 
 
 async def test_a_server_in_cluster_mode_is_unfit_and_so_is_a_sentinel() -> None:
@@ -660,9 +689,13 @@ def test_addresses_are_read_as_redis_py_reads_them() -> None:
 async def test_a_bus_over_tcp_with_user_password_and_database() -> None:
     async with running("--bind", "127.0.0.1") as server:
         port = listening(server)
-        server.command("CONFIG", "SET", "requirepass", "p@ss")
-        bus = await joined(f"valkey://default:p%40ss@127.0.0.1:{port}/2")
+        server.command("ACL", "SETUSER", "node", "on", ">p@ss", "~*", "&*", "+@all")
+        server.command("CONFIG", "SET", "requirepass", "else")
+        bus = await joined(f"valkey://node:p%40ss@127.0.0.1:{port}/2")
+        assert await bus.link.command("ACL", "WHOAMI") == b"node"
         (id,) = await mint(bus)
+        kept = await bus.info("keyspace")
+        assert list(kept) == ["db2"]
         assert await bus.ring_wait(PATIENCE_S) == "f"
         assert [job.id for job in await claim(bus, 1)] == [id]
         await bus.close()
@@ -690,6 +723,7 @@ async def test_a_socket_path_longer_than_a_socket_address_works(tmp_path: Path) 
 
 
 async def test_a_call_given_up_leaves_the_connection_in_step(bus: Bus) -> None:
+    wire = bus.link._wire
     for _ in range(20):
         task = asyncio.create_task(bus.queues())
         await asyncio.sleep(0)
@@ -697,6 +731,7 @@ async def test_a_call_given_up_leaves_the_connection_in_step(bus: Bus) -> None:
         await asyncio.gather(task, return_exceptions=True)
     await mint(bus)
     assert await bus.queues() == ["f"]
+    assert bus.link._wire is wire, "its reply is nobody's, and no reason to connect anew"
 
 
 async def test_killed_between_mint_and_settle_every_job_is_in_one_place(server: Server) -> None:
@@ -809,12 +844,16 @@ async def test_who_may_call_neither_functions_nor_scripts_is_told_so(bus: Bus, s
 
 async def test_a_replica_without_our_functions_answers_who_only_reads(bus: Bus, server: Server) -> None:
     await mint(bus)
+    lost = asyncio.Event()
+    bus.on("lost", lost.set)
     server.command("FUNCTION", "FLUSH")
     server.command("REPLICAOF", "127.0.0.1", "1")
     try:
         assert await bus.check("f", 10) == (1, [])
+        assert not lost.is_set()
         with pytest.raises(BusReadOnly):
             await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"")])
+        await asyncio.wait_for(lost.wait(), PATIENCE_S)  # the address may lead to the primary by now
     finally:
         server.command("REPLICAOF", "NO", "ONE")
 

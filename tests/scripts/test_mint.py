@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from audit import audit, open_books
 from doing import claim_one, counted, done, mint, settle
 from echod.bus import Bus, minting
+from echod.bus.minting import CALL_BYTES, CALL_JOBS
 from echod.bus.rows import mint_row, pack
 from echod.errors import BusFull, Refused
+from echod.model.ids import JobId, NodeId
 from echod.model.job import Conflict, Full, Mint, Minted, Stale, Taken, Unique
 from echofn.manifest import Policy
 from server import Server, running
@@ -38,7 +41,12 @@ async def test_another_callers_id_is_taken(bus: Bus, server: Server) -> None:
     other = await Bus.open(server.address)
     one = Mint(id=bus.new_job_id(), payload=b"\x01")
     await bus.mint("f", [one])
-    assert await other.mint("f", [Mint(id=one.id, payload=b"\x02")]) == [Taken(one.id)]
+    taken = Mint(id=one.id, payload=b"\x02")
+    assert await other.mint("f", [taken]) == [Taken(one.id)]
+    await other.join(NodeId("NOD2"))
+    made = await other.mint_outside("f", taken)  # of a caller who does not choose ids: under another
+    assert made.id != one.id
+    assert set(audit(server, "f").rows) == {one.id, made.id}
     await other.close()
 
 
@@ -112,6 +120,11 @@ async def test_at_is_an_instant_and_one_that_has_come_goes_to_its_lane(bus: Bus,
     job = await bus.job(past)
     assert job is not None
     assert job.due_ms == now_ms - 60_000
+
+
+async def test_what_is_due_at_once_needs_no_pump(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus, in_ms=0)
+    assert audit(server, "f").lanes == {"-": [id]}
 
 
 async def test_lower_priority_numbers_go_first_and_ties_go_in_mint_order(bus: Bus) -> None:
@@ -275,9 +288,16 @@ async def test_a_full_server_refuses_a_mint_and_still_lets_work_end(server: Serv
         await late.close()
 
 
-async def test_callers_of_one_turn_share_a_call(bus: Bus, server: Server) -> None:
-    import asyncio
+def test_many_mints_and_large_ones_go_in_calls_of_a_size() -> None:
+    """One call of them all would keep the server from everybody else."""
+    halves = [Mint(id=JobId(f"JOB{number}"), payload=bytes(CALL_BYTES // 2)) for number in range(5)]
+    small = [Mint(id=JobId(f"JOB{number}"), payload=b"\xc0") for number in range(5, 5 + 2 * CALL_JOBS)]
+    parts = list(minting._parts([*halves, *small]))
+    assert [len(part) for part in parts] == [2, 2, CALL_JOBS, CALL_JOBS, 1]
+    assert [mint for part in parts for mint in part] == [*halves, *small]
 
+
+async def test_callers_of_one_turn_share_a_call(bus: Bus, server: Server) -> None:
     server.command("CONFIG", "RESETSTAT")
     mints = [Mint(id=bus.new_job_id(), payload=b"\x01") for _ in range(50)]
     answers = await asyncio.gather(*[bus.mint("f", [one]) for one in mints])
@@ -287,6 +307,15 @@ async def test_callers_of_one_turn_share_a_call(bus: Bus, server: Server) -> Non
     calls = [line for line in stats.decode().splitlines() if line.startswith("cmdstat_fcall:")]
     assert calls
     assert int(calls[0].split("calls=")[1].split(",")[0]) <= 2  # twice where the script was not loaded yet
+
+
+async def test_who_gives_a_shared_call_up_takes_nobody_along(bus: Bus) -> None:
+    mints = [Mint(id=bus.new_job_id(), payload=b"\x01") for _ in range(2)]
+    gone, other = [asyncio.create_task(bus.mint("f", [one])) for one in mints]
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert await other == [Minted(mints[1].id)]
+    assert gone.cancelled()
 
 
 @pytest.mark.parametrize("lanes", [1, 100])

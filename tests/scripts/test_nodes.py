@@ -128,6 +128,22 @@ async def test_a_node_past_its_lease_makes_no_ids(bus: Bus, monkeypatch: pytest.
     assert isinstance(bus.ids, IdMaker)
 
 
+async def test_each_beat_renews_what_ids_are_made_under(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    from echod.bus import clock, nodes
+
+    began_ms, passed_ms = clock.monotonic_ms(), 0
+    for module in (clock, nodes):
+        monkeypatch.setattr(module, "monotonic_ms", lambda: began_ms + passed_ms)
+    for _ in range(2):
+        passed_ms += 59_000
+        await bus.beat(pump=False)
+    passed_ms += 59_999
+    bus.new_job_id()
+    passed_ms += 1
+    with pytest.raises(LeaseGone):
+        bus.new_job_id()
+
+
 async def _taken_over(bus: Bus, server: Server) -> Bus:
     """All numbers are given, all leases are over, and another node has the one that was given first: `bus` had it."""
     for number in range(1, 1024):
@@ -147,9 +163,14 @@ async def test_who_leaves_late_leaves_the_number_to_who_has_it_by_now(bus: Bus, 
 
 
 async def test_a_beat_after_another_took_the_number_leases_a_new_one(bus: Bus, server: Server) -> None:
+    """What it makes from then on is of the new one, and it is told of as before."""
+    await bus.join(NodeId("NOD00000000001"), info=b"\xffinfo")
     other = await _taken_over(bus, server)
     await bus.beat(pump=False)
-    assert [(node.id, node.number) for node in await other.nodes()] == [("NODother", 0), ("NOD00000000001", 1)]
+    one, again = await other.nodes()
+    assert (one.id, one.number) == ("NODother", 0)
+    assert (again.id, again.number, again.info) == ("NOD00000000001", 1, b"\xffinfo")
+    assert number_of(bus.new_job_id()) >> SEQUENCE_BITS & ((1 << NODE_BITS) - 1) == 1
     await other.close()
 
 
@@ -208,10 +229,11 @@ async def test_a_mint_rings_once_however_many_follow(bus: Bus, server: Server) -
 
 
 async def test_who_claims_and_leaves_work_rings_again(bus: Bus, server: Server) -> None:
-    await mint(bus, count=3)
+    await mint(bus, count=4)
     assert await bus.ring_wait(PATIENCE_S) == "f"
-    await claim(bus, 1)
-    assert audit(server, "f").wake == ["f"]
+    for _ in range(2):  # the second without a pop
+        await claim(bus, 1)
+        assert audit(server, "f").wake == ["f"]
     assert await bus.ring_wait(PATIENCE_S) == "f"
     await claim(bus, 2)
     assert audit(server, "f").wake == []

@@ -9,7 +9,7 @@ import pytest
 
 from audit import audit
 from doing import bury, claim, claim_one, counted, dead, done, hold, mint, settle
-from echod.bus import Bus
+from echod.bus import Bus, reading
 from echod.bus.answers import LogLine
 from echod.bus.bulk import Filter
 from echod.bus.rows import blob, pack
@@ -204,6 +204,16 @@ async def test_metrics_survive_in_minutes_and_hours(bus: Bus, server: Server) ->
     assert len(metrics.series) == 60
     assert sum(point.minted for point in metrics.series) == 5
     assert (await bus.metrics("f", 24 * 3_600_000)).minted == 5
+
+
+async def test_counts_of_the_past_are_remembered_some_at_most_and_read_anew(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "COUNTS_REMEMBERED", 30)
+    await mint(bus)
+    for _ in range(3):
+        assert (await bus.metrics("f", 3_600_000)).minted == 1
+        assert len(bus._past) <= 60
 
 
 async def test_totals_only_grow_whatever_is_trimmed(bus: Bus, server: Server) -> None:

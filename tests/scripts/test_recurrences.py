@@ -344,6 +344,33 @@ async def test_many_occurrences_of_one_call_have_each_its_own_verdict(bus: Bus, 
     assert (await counted(bus, "minted"), await counted(bus, "missed")) == (3, 3)
 
 
+async def test_who_gives_a_shared_call_of_occurrences_up_takes_nobody_along(bus: Bus) -> None:
+    await write(bus)
+    gone, other = [
+        asyncio.create_task(bus.occur("f", "r", 1, due_ms, next_ms=due_ms + 1000, job=bus.new_job_id()))
+        for due_ms in (FIRST_MS, FIRST_MS + 1000)
+    ]
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert (await other).outcome == "minted"
+    assert gone.cancelled()
+
+
+async def test_the_newest_of_many_dues_that_were_dropped_has_its_outcome_too(bus: Bus, server: Server) -> None:
+    """A rule that is changed from an outdated last due may ask for it once more."""
+    await write(bus)
+    newest_ms = FIRST_MS + 2000
+    said = await bus.occur(
+        "f", "r", 1, FIRST_MS, next_ms=newest_ms + 1000, job=None, drop="missed", dropped=3, last_ms=newest_ms
+    )
+    assert said.outcome == "dropped"
+    assert await write(bus, rule="every 2000", next_ms=newest_ms) == "changed"
+    said = await bus.occur("f", "r", 2, newest_ms, next_ms=newest_ms + 2000, job=bus.new_job_id())
+    assert said == Occurred("already")
+    assert (await row(bus)).due_ms == newest_ms + 2000
+    assert audit(server, "f").rows == {}
+
+
 async def test_a_call_of_occurrences_is_bounded_and_takes_effect_once_when_it_is_sent_again(bus: Bus) -> None:
     names = [f"r{number}" for number in range(CALL_OCCURRENCES + 1)]
     for name in names:

@@ -14,6 +14,7 @@ from doing import LEASE_MS, ME, claim, claim_one, counted, dead, done, hold, min
 from echod.bus import Bus, working
 from echod.bus.rows import hold_row, pack, verdict_row
 from echod.errors import Refused
+from echod.model.ids import JobId
 from echod.model.job import Cancelled, Child, Claimed, Delay, Done, Error, Hold, Mint, Release, Retry, Verdict
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
@@ -306,6 +307,22 @@ async def test_children_of_a_settle_that_lies_ahead_by_the_clock_are_sent(bus: B
     assert await bus.sweep_out("f") == ([child], "")
 
 
+async def test_of_many_children_each_is_swept_though_a_call_looks_at_some(bus: Bus, server: Server) -> None:
+    parent = bus.new_job_id()
+    children = [Child("g", Mint(id=bus.new_job_id(), payload=b"\xc0", parent=parent)) for _ in range(1500)]
+    stored = [each for child in children for each in (child.mint.id, b"0" * 13 + pack(child))]
+    server.command("HSET", "emq:{f}:out", *stored)
+    found, cursor, parts = set[JobId](), "", list[int]()
+    while len(parts) < 100:
+        some, cursor = await bus.sweep_out("f", cursor=cursor)
+        found |= {child.mint.id for child in some}
+        parts.append(len(some))
+        if not cursor:
+            break
+    assert found == {child.mint.id for child in children}
+    assert (len(parts) > 1, max(parts) < 1000, cursor) == (True, True, "")
+
+
 async def test_a_failed_run_leaves_no_children(bus: Bus) -> None:
     await mint(bus)
     job = await claim_one(bus)
@@ -438,6 +455,19 @@ async def test_a_begun_run_shows_as_started(bus: Bus) -> None:
     assert (await bus.job(id)).started_ms is None  # type: ignore[union-attr]
     await bus.extend("f", [], begun=[hold(job)])
     assert (await bus.job(id)).started_ms is not None  # type: ignore[union-attr]
+
+
+async def test_each_run_shows_the_start_that_was_told_of_it_once_and_none_that_lies_ahead(bus: Bus) -> None:
+    await mint(bus, count=3)
+    jobs = await claim(bus, 3)
+    at_ms = jobs[0].claimed_ms
+    told = [at_ms - 2000, at_ms - 1000, at_ms + 3_600_000]
+    await bus.extend("f", [], begun=[hold(job) for job in jobs], began_ms=told)
+    await bus.extend("f", [], begun=[hold(jobs[0])], began_ms=[at_ms - 500])
+    first, second, ahead = [record.started_ms for job in jobs if (record := await bus.job(job.id))]
+    assert (first, second) == (at_ms - 2000, at_ms - 1000)
+    assert ahead is not None
+    assert at_ms <= ahead < told[2]
 
 
 async def test_a_stale_begun_marks_nothing(bus: Bus) -> None:

@@ -10,7 +10,7 @@ import pytest
 from audit import audit
 from doing import LEASE_MS, ME, bury, claim, claim_one, counted, done, hold, mint, retry, settle
 from echod.bus import Bus
-from echod.bus.clock import StepWatch
+from echod.bus.clock import StepWatch, monotonic_ms
 from echod.model.ids import NodeId
 from echod.model.job import Child, Mint
 from echod.pump.outbox import Outbox
@@ -450,6 +450,23 @@ async def test_the_first_tick_after_a_reconnect_recovers_nothing_for_one_lease_m
     assert (tick.recovered, tick.stepped_ms) == (0, -1)
     await let_pass(bus, server, 15_001)
     assert (await bus.tick("f")).recovered == 1
+
+
+def test_an_outage_is_told_with_one_tick_and_time_goes_on_from_when_that_was_sent() -> None:
+    """Told again with each, it would put recovery off for as long as ticks come in quick succession."""
+    watch = StepWatch()
+    watch.outage()  # before a first tick nothing can have been missed
+    assert watch.expected_ms() == 0
+    watch.restarted()
+    assert watch.expected_ms() == -1
+    watch.ticked(1000, monotonic_ms())
+    assert watch.expected_ms() >= 1000
+    watch.outage()
+    assert watch.expected_ms() == -1000
+    watch.ticked(2000, monotonic_ms() - 500)
+    assert watch.expected_ms() >= 2500
+    watch.driven()
+    assert watch.expected_ms() == 0
 
 
 async def test_a_clock_that_goes_back_makes_dues_wait_and_doubles_nothing(bus: Bus, server: Server) -> None:

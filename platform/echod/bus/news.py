@@ -11,7 +11,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import hiredis
+
 from echod.bus.address import Address
+from echod.bus.faults import translate
 from echod.bus.link import Pauses, connect
 from echod.bus.wire import Wire
 from echod.errors import BusError
@@ -92,9 +95,15 @@ class News:
 
     async def _subscribe(self) -> None:
         wire = await connect(self._address, lambda: _Ear(self._hear))
-        # One reply per channel; sent one by one so that each has its own.
-        for channel in self._channels:
-            await wire.send("SUBSCRIBE", channel, timeout_s=SUBSCRIBE_TIMEOUT_S)
+        try:
+            # One reply per channel; sent one by one so that each has its own.
+            for channel in self._channels:
+                reply = await wire.send("SUBSCRIBE", channel, timeout_s=SUBSCRIBE_TIMEOUT_S)
+                if isinstance(reply, hiredis.ReplyError):
+                    raise translate(reply)
+        except BaseException:
+            wire.abort("given up")
+            raise
         self._wire = wire
 
     def _hear(self, channel: bytes, data: bytes) -> None:

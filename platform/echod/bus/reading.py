@@ -18,6 +18,7 @@ from echod.model.job import Job
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 MINUTES_KEPT_MS = 2 * HOUR_MS
 SERIES_MINUTES = 60
+COUNTS_REMEMBERED = 100_000  # of all queues: a day and a half of fifty that are looked at each minute
 _BRIEF = tuple(b"l ln s r d m w a f st e oc pa v z er x pg bh".split())  # as jobs.lua answers them
 _COUNTERS = frozenset(
     ("minted", "done", "failed", "retried", "dead", "cancelled", "timeouts", "lost", "missed", "skipped", "refused")
@@ -106,18 +107,19 @@ class Reading(Core):
 
     async def _counts(self, queue: str, names: set[str], now_ms: int) -> dict[str, Counts]:
         base = self.base(queue)
-        missing = [name for name in names if base + name not in self._past]
+        past = {name: self._past[base + name] for name in names if base + name in self._past}
+        missing = [name for name in names if name not in past]
         replies = await self.link.commands([("HGETALL", base + name) for name in missing])
         fresh = {
             name: {flat[index].decode(): int(flat[index + 1]) for index in range(0, len(flat), 2)}
             for name, flat in zip(missing, replies, strict=True)
         }
-        if len(self._past) > 100_000:
+        if len(self._past) > COUNTS_REMEMBERED:
             self._past.clear()
         for name, found in fresh.items():
             if _is_over(name, now_ms):
                 self._past[base + name] = found
-        return {name: fresh[name] if name in fresh else self._past[base + name] for name in names}
+        return past | fresh
 
     async def totals(self, queues: Sequence[str]) -> dict[str, Counts]:
         """Counters since each queue began; they only grow, and survive restarts."""
