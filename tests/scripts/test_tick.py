@@ -11,6 +11,7 @@ from audit import audit
 from doing import LEASE_MS, ME, bury, claim, claim_one, counted, done, hold, mint, retry, settle
 from echod.bus import Bus
 from echod.bus.clock import StepWatch, monotonic_ms
+from echod.errors import BusError
 from echod.model.ids import NodeId
 from echod.model.job import Child, Mint
 from echod.pump.outbox import Outbox
@@ -198,6 +199,34 @@ async def test_a_lost_run_that_was_asked_to_stop_ends_cancelled(bus: Bus, server
     assert books.state_of(id) == "cancelled"
     assert books.totals == {"minted": 1, "lost": 1, "cancelled": 1}
     assert [entry.outcome for entry in (await bus.job(id)).history] == ["lost"]  # type: ignore[union-attr]
+
+
+async def test_a_history_that_nobody_can_read_breaks_no_tick_off(bus: Bus, server: Server) -> None:
+    """It would have taken the job out of `active` and put it nowhere. The history starts anew."""
+    for_each = [b"xyz", b"\xdc\xff\xff\xc1", b"\xdc\x00\x32\xda\xff", b"\xdc\x00\x32\x01"]
+    ids = await mint(bus, count=len(for_each))
+    holds = [hold(job) for job in await claim(bus, len(ids), lease_ms=1000)]
+    await bus.extend("f", holds, 1000, begun=holds)
+    for id, damaged in zip(ids, for_each, strict=True):
+        server.command("HSET", f"emq:{{f}}:job:{id}", "y", damaged)
+    await let_pass(bus, server, 1001)
+    assert (await bus.tick("f")).recovered == len(ids)
+    audit(server, "f")
+    for id in ids:
+        record = await bus.job(id)
+        assert record is not None
+        assert [entry.cause for entry in record.history] == ["lost"]
+
+
+async def test_a_tick_that_breaks_off_over_a_job_has_not_taken_it_out_of_its_place(bus: Bus, server: Server) -> None:
+    (id,) = await mint(bus)
+    job = await claim_one(bus, lease_ms=1000)
+    await bus.extend("f", [hold(job)], 1000, begun=[hold(job)])
+    server.command("HSET", "emq:{f}:meta", "backoff", b"\xc1")
+    await let_pass(bus, server, 1001)
+    with pytest.raises(BusError):
+        await bus.tick("f")
+    assert list(audit(server, "f").active) == [id]
 
 
 async def test_a_lost_row_rings_for_the_place_that_it_gives_back(bus: Bus, server: Server) -> None:

@@ -71,18 +71,17 @@ local function recount_lanes(q)
 end
 
 -- A lease has ended. A job that had begun is charged, cause `lost`; one that had not goes back uncharged, but not for ever.
+-- What may fail comes before the first write: a tick that broke off behind the ZREM would leave a job in no place, for ever.
 -- Answers true if the row was gone.
 local function lose(q, id, roll)
   local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'st', 'w', 'm', 'k', unpack(ENDING))
   local row = ending(got, 13)
-  redis.call('ZREM', q.active, id)
   if not got[1] then
+    redis.call('ZREM', q.active, id)
     bury_missing(q, id)
     if is_limited(q) == 1 then woken = true end
     return true
   end
-  vacate(q, id, got[12], got[5])
-  count('lost')
   local begun = got[2] == got[1]
   local history = got[8]
   if begun then
@@ -90,14 +89,18 @@ local function lose(q, id, roll)
     local run = cmsgpack.pack({'', '', started, now, 0, 0, false})
     history = chronicle(history, {tonumber(got[1]), 'lost', 'lost', math.max(started - tonumber(got[10] or got[11]), 0), run})
   end
+  local failures, losses = (tonumber(got[3]) or 0) + (begun and 1 or 0), (tonumber(got[4]) or 0) + (begun and 0 or 1)
+  local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or DEFAULT_RETRIES
+  local dies = begun and failures > retries or losses > UNBEGUN_LIMIT
+  local due = begun and not dies and now + backoff_ms(q, failures, roll)
+  redis.call('ZREM', q.active, id)
+  vacate(q, id, got[12], got[5])
+  count('lost')
   if got[7] then
     count('cancelled')
     make_ended(q, id, 'c', row, history and {'y', history} or {})
     return false
   end
-  local failures, losses = (tonumber(got[3]) or 0) + (begun and 1 or 0), (tonumber(got[4]) or 0) + (begun and 0 or 1)
-  local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or DEFAULT_RETRIES
-  local dies = begun and failures > retries or losses > UNBEGUN_LIMIT
   if begun then count('failed') end
   if dies then
     local message = begun and 'its lease ended: the node that ran it died or was cut off' or 'its lease ended before the start, too often'
@@ -111,7 +114,7 @@ local function lose(q, id, roll)
   if begun then
     redis.call('HSET', job_key(q, id), 'f', failures, 'y', history)
     count('retried')
-    make_scheduled(q, id, now + backoff_ms(q, failures, roll), 'retry', got[5], got[6])
+    make_scheduled(q, id, due, 'retry', got[5], got[6])
   else
     redis.call('HSET', job_key(q, id), 'n', losses)
     make_pending(q, id, got[5], got[6])

@@ -40,7 +40,14 @@ local function chronicle(packed, entry)
   else
     packed = ''  -- none yet, or nothing that anybody could read
   end
-  if size >= HISTORY_LIMIT then size, first = size - 1, cmsgpack.unpack_one(packed, first - 1) + 1 end
+  if size >= HISTORY_LIMIT then
+    local is_whole, past_oldest = pcall(cmsgpack.unpack_one, packed, first - 1)
+    if is_whole and past_oldest > 0 then
+      size, first = size - 1, past_oldest + 1
+    else
+      packed, size = '', 0
+    end
+  end
   return struct.pack('>BH', 0xdc, size + 1) .. string.sub(packed, first) .. cmsgpack.pack(entry)
 end
 
