@@ -27,6 +27,7 @@ class Books(msgspec.Struct):
     held: set[str]
     schedule: dict[str, float]
     active: dict[str, float]
+    counted: dict[str, str]  # active jobs → the lane that counts them
     dead: dict[str, float]
     done: dict[str, float]
     meta: dict[str, str]
@@ -118,6 +119,7 @@ def open_books(server: Server, queue: str) -> Books:
         held={member.decode() for member in value("held")},
         schedule=scores("schedule"),
         active=scores("active"),
+        counted={id.decode(): lane.decode() for id, lane in pairs(value("counted")).items()},
         dead=scores("dead"),
         done=scores("done"),
         meta={name.decode(): each.decode("latin-1") for name, each in pairs(value("meta")).items()},
@@ -199,9 +201,10 @@ def audit(server: Server, queue: str) -> Books:
 def _audit_limits(books: Books) -> None:
     """Each active job is counted once in its lane where lanes are limited; of lanes that are gone nothing is kept."""
     of_active = [books.rows[id] for id in books.active]
-    counted = collections.Counter(row.get(b"l", b"-").decode() for row in of_active if b"k" in row)
-    if "recount" not in books.meta:
-        assert books.of_lanes(":a") == {lane: str(count) for lane, count in counted.items()}
+    marked = {id: books.rows[id] for id in books.active if b"k" in books.rows[id]}
+    assert books.counted == {id: row.get(b"l", b"-").decode() for id, row in marked.items()}
+    counted = collections.Counter(books.counted.values())
+    assert books.of_lanes(":a") == {lane: str(count) for lane, count in counted.items()}
     if {"lc", "own"} & books.limits.keys() and "judge" not in books.meta:
         assert all(b"k" in row for row in of_active), "an active job that its lane's limit does not know of"
     assert books.of_lanes(":v").keys() == books.later.keys() | books.held

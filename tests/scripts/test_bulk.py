@@ -330,6 +330,18 @@ async def test_a_purge_deletes_rows_of_its_states_with_their_logs(bus: Bus, serv
     assert server.command("ZSCORE", "emq:{f}:logged", ids[state]) is None
 
 
+async def test_a_purge_takes_the_log_of_a_job_whose_row_was_gone(bus: Bus, server: Server) -> None:
+    """The row that buries it does not know that there is one."""
+    (id,) = await mint(bus)
+    await bus.log("f", id, [LogLine(1, 1, "stdout", "info", "", "x")])
+    server.command("DEL", f"emq:{{f}}:job:{id}")
+    assert await claim(bus) == []
+    assert open_books(server, "f").logged == {id}
+    assert await bus.purge("f", [id], ["dead"]) == (id,)
+    books = audit(server, "f")
+    assert (books.rows, books.logs, books.logged) == ({}, {}, set())
+
+
 async def test_a_purge_sent_again_answers_the_same(bus: Bus, server: Server) -> None:
     ids = await ended(bus)
     asked = list(ids.values())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from audit import audit, open_books
-from doing import LEASE_MS, ME, claim, claim_one, counted, done, hold, mint, retry, settle
+from doing import LEASE_MS, ME, claim, claim_one, commands, counted, done, hold, mint, retry, settle
 from echod.bus import Bus
 from echod.bus.rows import pack, verdict_row
 from echod.errors import BusAway, BusFull
@@ -178,8 +178,42 @@ async def test_relief_takes_no_more_rows_than_one_call_may_of_all_queues_togethe
         await settle(bus, [done(job) for job in await claim(bus, 3, queue)], queue)
     server.clock.advance(11_000)
     for limit, left in ((2, 4), (3, 1), (3, 0)):
-        await bus.run("relieve", limit=limit)
+        await bus.run("relieve", limit=limit, cursor="0")
         assert sum(len(audit(server, queue).done) for queue in ("f", "g")) == left
+
+
+@pytest.fixture
+async def archives(bus: Bus, server: Server) -> list[str]:
+    """Of 1500 queues eight have a job that ended: the keys of their archives."""
+    names = [f"q{number}" for number in range(1500)]
+    server.command("HSET", "emq:{~}:queues", *(name for name in names for _ in range(2)))
+    for name in names[::200]:
+        await mint(bus, name)
+        await settle(bus, [done(await claim_one(bus, name))], name)
+    server.clock.advance(11_000)
+    return [f"emq:{{{name}}}:done" for name in names[::200]]
+
+
+async def test_relief_looks_at_some_queues_a_call_and_comes_to_all(
+    bus: Bus, server: Server, archives: list[str]
+) -> None:
+    costs, cursor, most, trimmed = list[int](), b"0", 2, 0
+    while cursor != b"0" or trimmed == most or not costs:
+        before, given = commands(server), cursor
+        trimmed, _, _, cursor = await bus.run("relieve", limit=most, cursor=cursor)
+        assert trimmed < most or cursor == given, "it comes back to where it had no more to give"
+        costs.append(commands(server) - before)
+    assert server.command("EXISTS", *archives) == 0
+    assert max(costs) < 2000
+
+
+async def test_who_meets_a_full_server_relieves_all_of_its_queues(bus: Bus, full: Server, archives: list[str]) -> None:
+    fill(full)
+    with pytest.raises(BusFull):
+        await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"\x01")])
+    async with asyncio.timeout(PATIENCE_S):
+        while full.command("EXISTS", *archives):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_settle_without_memory_takes_twice_what_it_adds_off_the_archive(bus: Bus, server: Server) -> None:

@@ -692,6 +692,17 @@ async def test_a_settle_sent_again_frees_no_second_place(bus: Bus, server: Serve
     assert audit(server, "f").of_lanes(":a") == {"a": "2"}
 
 
+async def test_a_job_that_comes_back_and_is_claimed_in_one_step_gives_its_place_back_once(
+    bus: Bus, server: Server
+) -> None:
+    await code(bus, lane_concurrency=1)
+    (id,) = await mint(bus, lane="a")
+    (again,) = await settle(bus, [Release(hold(await claim_one(bus)))], count=1)
+    assert audit(server, "f").counted == {id: "a"}
+    await settle(bus, [done(again)])
+    assert audit(server, "f").counted == {}
+
+
 async def test_an_evicted_row_takes_no_place_up(bus: Bus, server: Server) -> None:
     await code(bus, lane_concurrency=1)
     gone, _ = await mint(bus, lane="a", count=2)

@@ -80,7 +80,11 @@ async def test_an_entry_of_the_history_costs_no_look_at_those_before_it(bus: Bus
     assert last[:3] == (1, "retry", "timeout")
 
 
-@pytest.mark.parametrize("damaged", [b"", b"\xc0", b"\xdc\x00", b"\xdc\x00\x00", b"xyz"])
+UNREADABLE = [b"", b"\xc0", b"\xdc\x00", b"\xdc\x00\x00", b"xyz"]
+UNREADABLE_AND_LONG = [b"\xdc\xff\xff\xc1", b"\xdc\x00\x40\xc1abc", b"\xdc\x00\x32\xda\xff", b"\xdc\x00\x32\x01"]
+
+
+@pytest.mark.parametrize("damaged", [*UNREADABLE, *UNREADABLE_AND_LONG])
 async def test_a_history_that_nobody_can_read_breaks_no_settle_off(bus: Bus, server: Server, damaged: bytes) -> None:
     """It would be half done: those before it settled, those after it not. The history starts anew."""
     ids = await mint(bus, count=3)

@@ -71,12 +71,15 @@ class Core:
     async def _relieve(self) -> None:
         """Let archives give way until there is room; if the server does not answer, the next -OOM tries again."""
         with contextlib.suppress(BusError):
-            used, limit = 1, 1
+            used, limit, cursor, of_round = 1, 1, b"0", 0
             while limit and used >= limit * ROOM:
-                trimmed, used, limit = await self.link.script(
-                    self.scripts["relieve"], self.keys_of(None), [RELIEF_ROWS]
+                trimmed, used, limit, cursor = await self.link.script(
+                    self.scripts["relieve"], self.keys_of(None), [RELIEF_ROWS, cursor]
                 )
-                await asyncio.sleep(RELIEF_PAUSE_S if trimmed else RELIEF_REST_S)
+                of_round += trimmed
+                is_over = cursor == b"0"
+                await asyncio.sleep(RELIEF_REST_S if is_over and not of_round else RELIEF_PAUSE_S)
+                of_round = 0 if is_over else of_round
 
     async def libraries(self) -> frozenset[bytes]:
         """Verbs that the server has, of any version of this program."""

@@ -9,6 +9,7 @@
 | `windows` | zset | lanes that have started jobs under a rate → when that window ends |
 | `named` | hash | lanes with settings of an operator → how people write them |
 | `active`, `schedule` | zset | id → lease end; id → due |
+| `counted` | hash | active jobs that are counted among their lane's → that lane |
 | `repeat`, `repeat:<name>` | zset, hash | recurrence → when the pump looks next; rule, revision, next due, payload |
 | `rules` | set | names of all recurrences, paused ones too |
 | `dead`, `done` | zset | morgue; archive (cancelled jobs lie here too); id → ended |
@@ -48,6 +49,7 @@ QUEUE_KEYS = frozenset(
         "windows",
         "named",
         "active",
+        "counted",
         "schedule",
         "rules",
         "repeat",

@@ -25,7 +25,7 @@ for _, id in ipairs(cmsgpack.unpack(ids)) do
         redis.call('ZREM', q.done, id)
         bytes = bytes + (tonumber(row[4]) or 0)
       end
-      erase(q, id, row[6], row[7])
+      erase(q, id, row[6], row[7] or not row[4])  -- of a row that was gone nobody knows what it wrote
       gone[#gone + 1] = id
       purged = purged + 1
     end

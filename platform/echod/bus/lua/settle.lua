@@ -155,6 +155,7 @@ for _, verdict in ipairs(wanted) do
   end
 end
 call_with('ZREM', q.active, left)
+file_vacated(q)
 if ended > 0 then
   file_archived(q)
   trim_archive(q, 2 * ended, MEMORY_IS_OUT)

@@ -1,5 +1,5 @@
 -- Limits that changed: they are put together anew, and lanes are judged by them, a bounded number a call; ticks do the rest.
--- KEYS active held job: lanes later meta ring windows
+-- KEYS active counted held job: lanes later meta ring windows
 --
 -- `meta.judge` is how far that has come, 'set cursor'. First come active jobs that are not counted yet: each is counted once,
 -- and nothing starts before all are. Then come lanes with an open window, lanes in `later`, lanes in `held`.
@@ -16,6 +16,7 @@ local function recount(q, id)
   if not row[3] then return end
   if counts_active(q) and not row[1] then
     redis.call('HSET', job_key(q, id), 'k', 1)
+    redis.call('HSET', q.counted, id, lane)
     redis.call('HINCRBY', q.lanes, lane .. ':a', 1)
   end
   if redis.call('ZSCORE', q.ring, lane) then reseat(q, lane) end

@@ -1,5 +1,5 @@
 -- What is due in a queue: scheduled jobs, lanes that wait for an instant, leases that ended; and when something is due next.
--- KEYS job: schedule later held active lanes repeat repeat: ring meta global.hold
+-- KEYS job: schedule later active counted repeat repeat: ring meta global.hold
 -- INCLUDE judge
 local UNBEGUN_LIMIT = 10
 local DEFAULT_RETRIES, DEFAULT_LEASE_MS = 3, 15000
@@ -29,60 +29,17 @@ local function backoff_ms(q, failures, roll)
   return math.floor(roll * math.min(backoff.cap_ms or 600000, (backoff.base_ms or 500) * 2 ^ (failures - 1)))
 end
 
--- Nobody knows in which lane a job counted whose row is gone: the active jobs of all lanes are counted again, some lanes a call.
--- `meta.recount` is 'cursor again': again is 1 if more rows were found gone since the cursor began.
-local LANES_RECOUNTED = 1000
-
-local function recount_later(q)
-  local begun = string.match(redis.call('HGET', q.meta, 'recount') or '', '%d+')
-  redis.call('HSET', q.meta, 'recount', begun and begun .. ' 1' or '0 0')
-end
-
-local function counted_by_lane(q)
-  local counts = {}
-  for _, id in ipairs(redis.call('ZRANGE', q.active, 0, -1)) do
-    local row = redis.call('HMGET', job_key(q, id), 'k', 'l')
-    if row[1] then counts[row[2] or '-'] = (counts[row[2] or '-'] or 0) + 1 end
-  end
-  return counts
-end
-
--- Answers whether something is left to count.
-local function recount_lanes(q)
-  local cursor, again = string.match(redis.call('HGET', q.meta, 'recount') or '', '(%d+) (%d)')
-  if not cursor then return false end
-  local scan = redis.call('HSCAN', q.lanes, cursor, 'MATCH', '*:a', 'COUNT', LANES_RECOUNTED)
-  local found = scan[2]
-  local counts = #found > 0 and counted_by_lane(q) or {}
-  for i = 1, #found, 2 do
-    local lane = string.sub(found[i], 1, -3)
-    if counts[lane] ~= tonumber(found[i + 1]) then
-      if counts[lane] then redis.call('HSET', q.lanes, found[i], counts[lane]) else redis.call('HDEL', q.lanes, found[i]) end
-      if redis.call('SISMEMBER', q.held, lane) == 1 then reseat(q, lane) end
-    end
-  end
-  local is_over = scan[1] == '0'
-  if is_over and again == '0' then
-    redis.call('HDEL', q.meta, 'recount')
-    return false
-  end
-  redis.call('HSET', q.meta, 'recount', is_over and '0 0' or scan[1] .. ' ' .. again)
-  return true
-end
-
 -- A lease has ended. A job that had begun is charged, cause `lost`; one that had not goes back uncharged, but not for ever.
--- Answers true if the row was gone.
+-- What may fail comes before the first write: a tick that broke off behind the ZREM would leave a job in no place, for ever.
 local function lose(q, id, roll)
   local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'st', 'w', 'm', 'k', unpack(ENDING))
   local row = ending(got, 13)
-  redis.call('ZREM', q.active, id)
   if not got[1] then
+    local lane = redis.call('HGET', q.counted, id)
+    redis.call('ZREM', q.active, id)
     bury_missing(q, id)
-    if is_limited(q) == 1 then woken = true end
-    return true
+    return vacate(q, id, lane, lane)
   end
-  vacate(q, id, got[12], got[5])
-  count('lost')
   local begun = got[2] == got[1]
   local history = got[8]
   if begun then
@@ -90,14 +47,17 @@ local function lose(q, id, roll)
     local run = cmsgpack.pack({'', '', started, now, 0, 0, false})
     history = chronicle(history, {tonumber(got[1]), 'lost', 'lost', math.max(started - tonumber(got[10] or got[11]), 0), run})
   end
-  if got[7] then
-    count('cancelled')
-    make_ended(q, id, 'c', row, history and {'y', history} or {})
-    return false
-  end
   local failures, losses = (tonumber(got[3]) or 0) + (begun and 1 or 0), (tonumber(got[4]) or 0) + (begun and 0 or 1)
   local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or DEFAULT_RETRIES
   local dies = begun and failures > retries or losses > UNBEGUN_LIMIT
+  local due = begun and not dies and now + backoff_ms(q, failures, roll)
+  redis.call('ZREM', q.active, id)
+  vacate(q, id, got[12], got[5])
+  count('lost')
+  if got[7] then
+    count('cancelled')
+    return make_ended(q, id, 'c', row, history and {'y', history} or {})
+  end
   if begun then count('failed') end
   if dies then
     local message = begun and 'its lease ended: the node that ran it died or was cut off' or 'its lease ended before the start, too often'
@@ -105,13 +65,12 @@ local function lose(q, id, roll)
     count('dead')
     local more = {'f', failures, 'n', losses, 'er', error_value}
     if history then more[7], more[8] = 'y', history end
-    make_ended(q, id, 'x', row, more)
-    return false
+    return make_ended(q, id, 'x', row, more)
   end
   if begun then
     redis.call('HSET', job_key(q, id), 'f', failures, 'y', history)
     count('retried')
-    make_scheduled(q, id, now + backoff_ms(q, failures, roll), 'retry', got[5], got[6])
+    make_scheduled(q, id, due, 'retry', got[5], got[6])
   else
     redis.call('HSET', job_key(q, id), 'n', losses)
     make_pending(q, id, got[5], got[6])
@@ -200,9 +159,8 @@ local function recover(q, limit, roll)
   local lease = tonumber(redis.call('HGET', q.meta, 'lease')) or DEFAULT_LEASE_MS
   local from, left = held_from(lease)
   if from then ids = redis.call('ZRANGEBYSCORE', q.active, '-inf', text(math.min(now, from - 1)), 'LIMIT', 0, limit) end
-  local is_any_gone = false
-  for index, id in ipairs(ids) do is_any_gone = lose(q, id, fraction(roll, index)) or is_any_gone end
-  if is_any_gone then recount_later(q) end
+  for index, id in ipairs(ids) do lose(q, id, fraction(roll, index)) end
+  file_vacated(q)
   file_archived(q)
   return #ids, #ids == limit, left
 end
@@ -247,8 +205,7 @@ local function turn(q, limit, roll, found)
   local more_judged = keep_limits(q)
   local promoted, more_due = promote(q, limit)
   local recovered, more_lost, hold_ms = recover(q, limit, roll)
-  local more_counted = lane_limits(q) and recount_lanes(q)
   local dues = due_recurrences(q, limit, found)
-  local more = more_due or more_lost or more_judged or more_counted or dues == limit
+  local more = more_due or more_lost or more_judged or dues == limit
   return promoted, recovered, more, next_event(q, hold_ms, dues)
 end

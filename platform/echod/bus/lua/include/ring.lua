@@ -1,5 +1,5 @@
 -- Lanes: which can be served, and at which virtual time.
--- KEYS job: lane: ring later held lanes meta
+-- KEYS job: lane: ring later held lanes counted meta
 -- INCLUDE limits
 --
 -- Every non-empty lane is in exactly one of ring, later, held. `held` has paused lanes, and lanes with as many active jobs as
@@ -86,11 +86,20 @@ local function uncount(q, lane)
   if redis.call('SISMEMBER', q.held, lane) == 1 then reseat(q, lane) end
 end
 
+local vacated = {}
+
+-- Jobs that are counted no more, in one step. Every caller of vacate must call it, before any of them can be served again.
+local function file_vacated(q)
+  call_with('HDEL', q.counted, vacated)
+  vacated = {}
+end
+
 -- A job leaves `active`: its place in a limit is free, and the lanes that wait for one must hear of it. `counted` is the
 -- row's `k`.
 local function vacate(q, id, counted, lane)
   if counted then
     redis.call('HDEL', job_key(q, id), 'k')
+    vacated[#vacated + 1] = id
     uncount(q, lane or '-')
   end
   if is_limited(q) == 1 then woken = true end

@@ -7,7 +7,8 @@
 -- y history, z the last run (packed by the caller) of a job that ended with it, ca the cause by which that run failed for good
 -- (absent: error), u unique key with its mode, ub the body it was minted with, pa parent, v pinned version, rv version of the last run,
 -- oc occurrence, bh jobs of its recurrence that it waits for, nx the job that waits for it, wt channels of who waits (a line each),
--- pg progress, sz bytes of memory it counts for in the archive, lb bytes of its log's lines, k counted among its lane's active jobs.
+-- pg progress, sz bytes of memory it counts for in the archive, lb bytes of its log's lines, k counted among its lane's active jobs
+-- (`counted` has that lane, too).
 local HISTORY_LIMIT = 50
 -- Beyond every instant: the score in `schedule` of a job that waits for another job to end.
 local NEVER_MS = 9007199254740991
@@ -40,7 +41,14 @@ local function chronicle(packed, entry)
   else
     packed = ''  -- none yet, or nothing that anybody could read
   end
-  if size >= HISTORY_LIMIT then size, first = size - 1, cmsgpack.unpack_one(packed, first - 1) + 1 end
+  if size >= HISTORY_LIMIT then
+    local is_whole, past_oldest = pcall(cmsgpack.unpack_one, packed, first - 1)
+    if is_whole and past_oldest > 0 then
+      size, first = size - 1, past_oldest + 1
+    else
+      packed, size = '', 0
+    end
+  end
   return struct.pack('>BH', 0xdc, size + 1) .. string.sub(packed, first) .. cmsgpack.pack(entry)
 end
 

@@ -1,5 +1,5 @@
 -- Serving: lanes in turn by virtual time, a turn one job or one batch; the same outcome taken one by one or at once.
--- KEYS job: lane: ring later held active meta lanes windows
+-- KEYS job: lane: ring later held active counted meta lanes windows
 --
 -- Limits count jobs, a batch's too: a claim, a turn and a batch are cut to the number that may start. One call serves at most
 -- MOST_JOBS, MOST_TURNS of batches, and MOST_BYTES of payloads; one batch may exceed them. For the rest the bell rings as for
@@ -138,6 +138,15 @@ local function why_blocked(q)
   return 'empty', false
 end
 
+-- Lanes by the jobs that are counted in them: of a row that is gone, nobody else knows whose place was taken.
+local marked = {}
+
+local function file_leases(q, leases)
+  call_with('ZADD', q.active, leases)
+  call_with('HSET', q.counted, marked)
+  marked = {}
+end
+
 -- `turn` is the job's batch, nil in a queue without batches. Answers the bytes of the payload, nil if its row was gone.
 local function lease_out(q, id, lane, lease_end, holder, jobs, leases, turn)
   local key, is_counted = job_key(q, id), counts_active(q)
@@ -150,6 +159,8 @@ local function lease_out(q, id, lane, lease_end, holder, jobs, leases, turn)
   local attempts = (tonumber(row[2]) or 0) + 1
   if is_counted then
     redis.call('HSET', key, 's', 'a', 'a', attempts, 'h', holder, 'k', 1)
+    marked[#marked + 1] = id
+    marked[#marked + 1] = lane
   else
     redis.call('HSET', key, 's', 'a', 'a', attempts, 'h', holder)
   end
@@ -206,7 +217,7 @@ local function serve_batches(q, count, size, room, lease_end, holder)
     end
   end
   start(q, started)
-  call_with('ZADD', q.active, leases)
+  file_leases(q, leases)
   return jobs, turn
 end
 
@@ -254,7 +265,7 @@ local function serve_singly(q, count, lease_end, holder, large)
     lane.taken = lane.taken + 1
     lease_out(q, lane.ids[lane.taken * 2 - 1], lane.name, lease_end, holder, jobs, leases)
   end
-  call_with('ZADD', q.active, leases)
+  file_leases(q, leases)
   return jobs, #turns
 end
 
