@@ -64,9 +64,9 @@ for i = first, last do
     promoted, recovered, more, next_in_ms = promoted + to_lanes, recovered + lost, more or cut, sooner(soonest, heal_in_ms)
     budget = budget - to_lanes - lost - (#due - dues_before)
     local share = math.max(math.min(budget, 100), 1)
-    local trimmed, buried = trim_archive(q, share), trim_morgue(q, share)
-    budget = budget - trimmed - buried
-    more = more or trimmed == share or buried == share
+    local redated, trimmed, buried = redate(q, share), trim_archive(q, share), trim_morgue(q, share)
+    budget = budget - redated - trimmed - buried
+    more = more or redated >= share or trimmed == share or buried == share
     if redis.call('EXISTS', q.out) == 1 then unsent[#unsent + 1] = name end
   end
   queues[#queues + 1] = {name, next_in_ms}
