@@ -197,6 +197,36 @@ async def test_a_node_that_died_is_forgotten_an_hour_after_its_lease(bus: Bus, s
         assert server.command("HKEYS", "emq:{~}:nodes") == numbers
 
 
+async def test_a_node_that_died_before_the_clock_went_back_is_dead_one_lease_later(bus: Bus, server: Server) -> None:
+    """It was killed while TIME was a year ahead: no pump waits a year for it, and nobody counts it so long."""
+    year_ms = 365 * 86_400_000
+    dead, slow = [await Bus.open(server.address) for _ in range(2)]
+    server.clock.advance(year_ms)
+    await dead.join(NodeId("NODdead"))
+    await dead.beat(pump=True)
+    await slow.join(NodeId("NODslow"))
+    await slow.run("join", node="NODlong", lease_ms=300_000, info=b"")
+    server.clock.advance(-year_ms)
+    assert await slow.nodes() == []
+    await bus.leave()
+    await bus.join(NodeId("NODlate"))
+    answer = await bus.beat(pump=True)
+    assert (answer.rank, answer.nodes) == (1, 4)
+    assert [node.id for node in await bus.nodes()] == ["NODdead", "NODslow", "NODlong", "NODlate"]
+    server.clock.advance(40_000)
+    await slow.beat(pump=False)  # it lived, and has lost nothing
+    server.clock.advance(21_000)
+    answer = await bus.beat(pump=True)
+    assert (answer.rank, answer.nodes) == (0, 3)
+    assert [(node.id, node.number) for node in await bus.nodes()] == [("NODslow", 2), ("NODlong", 3), ("NODlate", 4)]
+    server.clock.advance(3_600_000)
+    await bus.beat(pump=False)
+    assert [node.id for node in await bus.nodes()] == ["NODlate"]
+    assert b"1" not in server.command("HKEYS", "emq:{~}:nodes")
+    for each in (dead, slow):
+        await each.close()
+
+
 async def test_a_beat_ticks_all_queues_and_names_the_next_events(bus: Bus, server: Server) -> None:
     await mint(bus, "f", in_ms=1000)
     await mint(bus, "Ü", in_ms=60_000)

@@ -250,6 +250,26 @@ async def test_who_waits_for_a_row_that_was_lost_goes_on_at_the_next_instant(rul
     assert await rule.states(second) == ["pending"]
 
 
+@pytest.mark.parametrize("place", ["active", "backoff"])
+async def test_who_waits_for_a_row_that_was_lost_goes_on_when_that_is_buried(rule: Rule, place: str) -> None:
+    """Although no further instant comes."""
+    await rule.write("queue")
+    first = await rule.mint()
+    job = await claim_one(rule.bus)
+    second = await rule.mint()
+    if place == "backoff":
+        await settle(rule.bus, [retry(job)])
+    rule.server.command("DEL", f"emq:{{f}}:job:{first}")
+    rule.server.clock.advance(LEASE_MS + 1)
+    await rule.bus.tick("f")
+    jobs = await claim(rule.bus, 2)
+    if place == "backoff":  # the claim buried it
+        assert jobs == []
+        jobs = await claim(rule.bus, 2)
+    assert [job.id for job in jobs] == [second]
+    assert await rule.states(first, second) == ["dead", "active"]
+
+
 # ---- replace ------------------------------------------------------------------------------------------------------
 
 

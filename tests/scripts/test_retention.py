@@ -10,6 +10,7 @@ from audit import audit, open_books
 from doing import bury, claim, claim_one, dead, done, hold, mint, reads, retry, run, settle, watched
 from echod.bus import Bus
 from echod.bus.answers import LogLine
+from echod.bus.bulk import Filter
 from echod.model.ids import JobId
 from echod.model.job import Cancelled, Claimed, Error, Mint, Retry, Unique
 from echofn.manifest import Constant, Policy
@@ -168,6 +169,33 @@ async def test_the_archive_is_bounded_by_count_age_and_bytes(bus: Bus, server: S
         ids = await end(40)
         await trimmed(bus, server)
         assert [id for id in ids if id in audit(server, "f").done] == (ids[-left:] if left else []), field
+
+
+async def test_what_ended_before_the_clock_went_back_does_not_outlast_what_ends_after_it(
+    bus: Bus, server: Server
+) -> None:
+    """The archive is full of what ended "tomorrow", and the morgue has one such job."""
+
+    async def end(count: int) -> list[JobId]:
+        ids = await mint(bus, count=count)
+        await settle(bus, [done(job) for job in await claim(bus, count)])
+        return ids
+
+    server.command("HSET", "emq:{f}:meta", "keep_count", 250)
+    server.clock.advance(DAY_MS)
+    await bus.beat(pump=True)
+    buried = await bury(bus)
+    old = await end(250)
+    server.clock.advance(-DAY_MS)
+    await trimmed(bus, server)
+    young = await end(3)
+    await trimmed(bus, server)
+    assert list(audit(server, "f").done) == [*old[3:], *young], "the oldest gave way"
+    picked = await bus.pick("f", Filter(states=("done",)), limit=500)
+    assert picked.ids == (*old[3:], *young)
+    server.clock.advance(30 * DAY_MS - 60_000)
+    await trimmed(bus, server)
+    assert audit(server, "f").rows == {}, buried
 
 
 def failed_at_length(job: Claimed) -> Retry:

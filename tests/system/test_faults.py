@@ -9,7 +9,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -310,17 +312,39 @@ def dues(node: Node) -> list[datetime]:
 # ---- on disk ------------------------------------------------------------------------------------------------------
 
 
+def is_asked_for_a_sync(server: Server) -> bool:
+    """Whether a connection waits for one: what it wrote is in the file, and not on disk yet."""
+    clients = server.command("CLIENT", "LIST")
+    assert isinstance(clients, bytes)
+    return any(b" cmd=waitaof " in each and b" flags=b" in each for each in clients.splitlines())
+
+
 def test_a_job_that_was_answered_as_on_disk_outlives_the_server(make: Make, own: Server) -> None:
+    """A SIGKILL alone would spare what was only written: so no answer comes while the server syncs nothing."""
     node = make().start("start", "--bus", own.address, ECHOD_TOKEN=TOKEN)
     assert node.ask("POST", "/functions/shop.pack/pause")[0] == 200
-    status, job = node.ask("POST", "/functions/shop.pack", "x", Echo_Durable="fsync")
+
+    def by_http() -> str:
+        status, job = node.ask("POST", "/functions/shop.pack", "x", Echo_Durable="fsync")
+        assert status == 202, job
+        return str(job["id"])
+
+    def by_client(address: str, token: str | None) -> str:
+        with echod.Client(address, token=token) as client:
+            return client.enqueue("shop.pack", "y", durable=True).id
+
+    ids: list[str] = []
+    with ThreadPoolExecutor() as threads:
+        for ask in (by_http, partial(by_client, node.url, TOKEN), partial(by_client, own.address, None)):
+            own.command("CONFIG", "SET", "appendfsync", "no")
+            answer = threads.submit(ask)
+            until(lambda answer=answer: is_asked_for_a_sync(own) or answer.done())
+            assert not answer.done(), answer.result()
+            own.command("CONFIG", "SET", "appendfsync", "everysec")
+            ids.append(answer.result())
     own.kill()
-    assert status == 202
     own.start()
-    assert job["id"] in audit(own, "shop.pack").rows
-    for address in (node.url, own.address):
-        with echod.Client(address, token=TOKEN if address == node.url else None) as client:
-            assert client.enqueue("shop.pack", "y", durable=True).id in audit(own, "shop.pack").rows
+    assert set(ids) == set(audit(own, "shop.pack").rows)
 
 
 def test_an_fsync_that_does_not_come_is_503_with_the_job_and_one_that_cannot_is_501(make: Make, own: Server) -> None:

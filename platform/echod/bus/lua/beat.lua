@@ -4,7 +4,7 @@
 -- RETURNS [now_ms, rank, nodes, [version, generation, at_ms]|nil, [[queue, next_in_ms|nil]], [due], more, promoted, recovered, [queue with unsent children], stepped_ms, names on the bell, cursor]
 -- ERRORS  LEASE the node number is another's now
 -- FLAGS   allow-oom
--- INCLUDE time counters news ring bell close rows recover trim versions
+-- INCLUDE time counters news ring bell close rows recover trim versions nodes
 -- A pump's beat also forgets versions that nobody needs any more.
 -- An empty word goes out on `channel`, the caller's own: if it does not arrive, the connection for news is deaf.
 -- If names are on the bell while the caller's own pop is out, that pop may never have arrived.
@@ -15,20 +15,19 @@ local QUEUES_A_CALL = 200
 local mine = redis.call('HGET', g.nodes, number)
 mine = mine and cmsgpack.unpack(mine)
 if not mine or mine[1] ~= node then return redis.error_reply('LEASE node number ' .. number .. ' is not held by ' .. node) end
-mine[2], mine[4], mine[6], mine[7] = now + tonumber(lease_ms), tonumber(pump), cmsgpack.unpack(running), cmsgpack.unpack(told)
+mine[2], mine[4] = now + tonumber(lease_ms), tonumber(pump)
+mine[6], mine[7], mine[8] = cmsgpack.unpack(running), cmsgpack.unpack(told), tonumber(lease_ms)
 redis.call('HSET', g.nodes, number, cmsgpack.pack(mine))
 
 redis.call('PUBLISH', channel, '')
 
 local rank, nodes = 0, 0
-local all = redis.call('HGETALL', g.nodes)
-for i = 1, #all, 2 do
-  local entry = cmsgpack.unpack(all[i + 1])
+for other, entry in pairs(node_entries(lease_ms)) do
   if entry[2] > now then
     nodes = nodes + 1
-    if entry[4] == 1 and tonumber(all[i]) < tonumber(number) then rank = rank + 1 end
+    if entry[4] == 1 and other < tonumber(number) then rank = rank + 1 end
   elseif entry[2] < now - 3600000 then
-    redis.call('HDEL', g.nodes, all[i])
+    redis.call('HDEL', g.nodes, other)
   end
 end
 
@@ -65,9 +64,9 @@ for i = first, last do
     promoted, recovered, more, next_in_ms = promoted + to_lanes, recovered + lost, more or cut, sooner(soonest, heal_in_ms)
     budget = budget - to_lanes - lost - (#due - dues_before)
     local share = math.max(math.min(budget, 100), 1)
-    local trimmed, buried = trim_archive(q, share), trim_morgue(q, share)
-    budget = budget - trimmed - buried
-    more = more or trimmed == share or buried == share
+    local redated, trimmed, buried = redate(q, share), trim_archive(q, share), trim_morgue(q, share)
+    budget = budget - redated - trimmed - buried
+    more = more or redated >= share or trimmed == share or buried == share
     if redis.call('EXISTS', q.out) == 1 then unsent[#unsent + 1] = name end
   end
   queues[#queues + 1] = {name, next_in_ms}

@@ -4,17 +4,15 @@
 -- RETURNS [now_ms, number]
 -- ERRORS  NONODE all numbers are leased
 -- FLAGS   allow-oom
--- INCLUDE time
+-- INCLUDE time nodes
 -- It runs although memory is out: a node must start on a full server, or nobody would settle and trim.
 -- A node that joins again (same id) gets its number back, so a resend leases nothing twice.
 -- Numbers go round: the next one after the last that was given, so that the one given up longest ago comes first. Were the lowest
 -- free one taken, a step of the clock could make a live node's number free, or a successor start in milliseconds whose ids its
 -- predecessor has made: TIME says nothing certain about either. A number that has an entry, even one that is over, comes last.
 local NUMBERS = 1024
-local all, entries, own = redis.call('HGETALL', g.nodes), {}, nil
-for i = 1, #all, 2 do
-  local number, entry = tonumber(all[i]), cmsgpack.unpack(all[i + 1])
-  entries[number] = entry
+local entries, own = node_entries(lease_ms), nil
+for number, entry in pairs(entries) do
   if entry[1] == node then own = number end
 end
 
@@ -33,5 +31,5 @@ if not number then
   if not number then return redis.error_reply('NONODE all 1024 node numbers are leased') end
   redis.call('SET', g.numbered, number)
 end
-redis.call('HSET', g.nodes, number, cmsgpack.pack({node, now + tonumber(lease_ms), now, 0, info}))
+redis.call('HSET', g.nodes, number, cmsgpack.pack({node, now + tonumber(lease_ms), now, 0, info, {}, {}, tonumber(lease_ms)}))
 return {now, number}

@@ -49,13 +49,13 @@ local function rank_after(score, id)
 end
 
 local asked = {'m', 's', 'l', 'w', 'e', (cause ~= '' or match ~= '') and 'er' or nil}
-local function is_meant(id)
+local function is_meant(id, ended)
   local row = redis.call('HMGET', job_key(q, id), unpack(asked))
   weigh(row[6])
   local state = row[2] or 'p'
   if not row[1] or not wanted[state] or (lane ~= '' and lane ~= (row[3] or '-')) then return false end
   local has_ended = state == 'd' or state == 'x' or state == 'c'
-  if by_end and tonumber(row[5]) > (tonumber(upto) or 0) or not by_end and precedes(upto, id) then return false end
+  if by_end and ended > (tonumber(upto) or 0) or not by_end and precedes(upto, id) then return false end
   if not is_of_age(tonumber(has_ended and row[5] or row[4] or row[1]), older_ms, newer_ms) then return false end
   return has_error(state ~= 'd' and row[6], cause, match)
 end
@@ -70,7 +70,7 @@ while scanned < tonumber(scan) do
   if #entries == 0 then return {now, upto, found, ''} end
   for i = 1, #entries, 2 do
     at, rank, scanned = entries[i + 1] .. ':' .. entries[i], rank + 1, scanned + 1
-    if is_meant(entries[i]) then
+    if is_meant(entries[i], tonumber(entries[i + 1])) then
       found[#found + 1] = entries[i]
     end
     if #found == tonumber(limit) or bytes_read > MOST_READ then return {now, upto, found, at} end

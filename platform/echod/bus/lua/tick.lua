@@ -11,7 +11,7 @@ local heal_in_ms = heal(q, redis.call('LPOS', g.wake, name_of(q)))
 local due = {}
 local promoted, recovered, more, next_in_ms = turn(q, tonumber(limit), tonumber(roll), due)
 -- A drain leaves more jobs than settles and beats would trim in days.
-local trimmed, buried = trim_archive(q, 100), trim_morgue(q, 100)
-more = more or trimmed == 100 or buried == 100
+local redated, trimmed, buried = redate(q, 100), trim_archive(q, 100), trim_morgue(q, 100)
+more = more or redated >= 100 or trimmed == 100 or buried == 100
 close(q)
 return {now, due, sooner(next_in_ms, heal_in_ms), more and 1 or 0, promoted, recovered, stepped}

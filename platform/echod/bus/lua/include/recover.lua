@@ -162,6 +162,7 @@ local function recover(q, limit, roll)
   for index, id in ipairs(ids) do lose(q, id, fraction(roll, index)) end
   file_vacated(q)
   file_archived(q)
+  free_waiters(q)
   return #ids, #ids == limit, left
 end
 

@@ -90,12 +90,28 @@ local function wake(q, waiter, id)
   redis.call('HSET', job_key(q, waiter), 'bh', table.concat(left, ' '))
 end
 
--- An eviction took the row: the job ends in the morgue rather than running without a payload.
+-- An eviction took the row: the job ends in the morgue rather than running without a payload. Every caller must call
+-- free_waiters once it is through.
+local missing = {}
 local function bury_missing(q, id)
+  missing[#missing + 1], missing[id] = id, true
   local cause = cmsgpack.pack({type = 'Missing', message = 'the row was gone: evicted or deleted', cause = 'missing'})
   redis.call('HSET', job_key(q, id), 'm', now, 's', 'x', 'e', now, 'er', cause)
   redis.call('ZADD', q.dead, now, id)
   count('dead')
+end
+
+-- Jobs that waited for one that was buried go on. Which they are, its row knew: of more than so many that wait in the queue, some
+-- go on only at the next instant of their recurrence.
+local WAITERS_ASKED = 1000
+local function free_waiters(q)
+  if #missing == 0 then return end
+  for _, waiter in ipairs(redis.call('ZRANGEBYSCORE', q.schedule, text(NEVER_MS), '+inf', 'LIMIT', 0, WAITERS_ASKED)) do
+    for other in string.gmatch(redis.call('HGET', job_key(q, waiter), 'bh') or '', '%S+') do
+      if missing[other] then wake(q, waiter, other) end
+    end
+  end
+  missing = {}
 end
 
 -- The fields that make_ended needs. Every script that ends a job reads them last; otherwise the job's unique key would stay,

@@ -285,6 +285,7 @@ local function serve(q, count, lease_ms, holder)
   else
     jobs, turns = serve_singly(q, math.min(count, room, MOST_JOBS), now + lease_ms, holder, state[3])
   end
+  free_waiters(q)
   if turns > 0 then return jobs, false, false end
   if redis.call('EXISTS', q.ring) == 1 then return {}, 'capped', ASK_AGAIN_MS end
   return {}, why_blocked(q)

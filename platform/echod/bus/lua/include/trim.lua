@@ -28,6 +28,20 @@ local function count_out(q, bytes)
   end
 end
 
+-- What ended before the clock went back would outlast all that ends until the clock is there again: it counts as ended now.
+-- Its row says still when that was. Ids of one score are in mint order.
+local function redate(q, limit)
+  local found = 0
+  for _, key in ipairs({q.done, q.dead}) do
+    local places = {}
+    for i, id in ipairs(redis.call('ZRANGEBYSCORE', key, '(' .. text(now), '+inf', 'LIMIT', 0, limit)) do
+      places[2 * i - 1], places[2 * i], found = now, id, found + 1
+    end
+    call_with('ZADD', key, places)
+  end
+  return found
+end
+
 local function trim_archive(q, limit, memory_is_out)
   local state = redis.call('HMGET', q.meta, 'keep', 'ab', 'keep_count', 'keep_bytes')
   local keep, bytes = tonumber(state[1]) or KEEP_MS, tonumber(state[2]) or 0
