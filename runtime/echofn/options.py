@@ -75,7 +75,6 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
             "batch_wait=: expected batch= beside it, got none; a function without it never waits for more jobs"
         )
     least, most = reading.take("workers", (base.workers_min, base.workers_max), values.workers)
-    per_worker = reading.take("per_worker", base.per_worker, values.whole(1, 1_000))
     return Policy(
         retries=reading.take("retries", base.retries, values.whole(0, 10_000)),
         backoff=reading.take("backoff", base.backoff, values.backoff),
@@ -84,7 +83,7 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         lane=reading.take("lane", base.lane, values.optional(values.path)) if is_queue else None,
         workers_min=least,
         workers_max=most,
-        recycle_jobs=reading.take("recycle_jobs", _recycle_jobs(base, per_worker), values.whole(1, 1_000_000_000)),
+        recycle_jobs=reading.take("recycle_jobs", base.recycle_jobs, values.whole(1, 1_000_000_000)),
         memory_bytes=reading.take("memory", base.memory_bytes, values.memory),
         tmp_bytes=reading.take("tmp", base.tmp_bytes, values.scratch),
         network=reading.take("network", base.network, values.network),
@@ -95,7 +94,7 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         max_pending=reading.take("max_pending", base.max_pending, values.optional(values.whole(1, 1_000_000_000))),
         priority=reading.take("priority", base.priority, values.whole(-FURTHEST_PRIORITY, FURTHEST_PRIORITY)),
         redact=_both(base.redact, reading.take("redact", (), values.redact if is_queue else values.request_paths)),
-        per_worker=per_worker,
+        per_worker=reading.take("per_worker", base.per_worker, values.whole(1, 1_000)),
         concurrency=reading.take("concurrency", base.concurrency, values.optional(values.at_once)),
         rate=reading.take("rate", base.rate, values.optional(values.rate_of)),
         lane_concurrency=reading.take("lane_concurrency", base.lane_concurrency, values.optional(values.at_once)),
@@ -105,11 +104,6 @@ def read_policy(reading: Reading, base: Policy) -> Policy:
         batch=reading.take("batch", None, values.optional(values.whole(1, MAX_BATCH))),
         batch_wait_ms=reading.take("batch_wait", 0, values.wait),
     )
-
-
-def _recycle_jobs(base: Policy, per_worker: int) -> int:
-    """Unless somebody said how many: a worker that is replaced before it has taken `per_worker` never runs so many."""
-    return max(base.recycle_jobs, 2 * per_worker) if base.recycle_jobs == Policy().recycle_jobs else base.recycle_jobs
 
 
 def _both(defaults: tuple[str, ...], own: tuple[str, ...]) -> tuple[str, ...]:

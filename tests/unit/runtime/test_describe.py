@@ -55,17 +55,6 @@ def test_a_worker_of_an_isolated_job_runs_one_at_a_time(tmp_path: Path, kind: st
     assert (function.policy.isolation, function.at_once) == ("worker", 5)
 
 
-@pytest.mark.parametrize(
-    ("options", "replaced_after"),
-    [("", 500), ("per_worker=250", 500), ("per_worker=1000", 2000), ("per_worker=1000, recycle_jobs=5", 5)],
-)
-def test_a_worker_is_not_replaced_before_it_can_run_as_many_at_once_as_it_may(
-    tmp_path: Path, options: str, replaced_after: int
-) -> None:
-    """Unless somebody said so: one of 500 jobs, a fifth more or fewer, runs no 1,000 at once."""
-    assert one(tmp_path, f"@queue({options})\nasync def f(p): pass").policy.recycle_jobs == replaced_after
-
-
 def test_a_function_as_written_becomes_a_function_of_the_manifest(tmp_path: Path) -> None:
     function = one(
         tmp_path,
