@@ -191,7 +191,7 @@ if TYPE_CHECKING:
         processes: how many processes a run may start
         isolation: "job": each run, of a job or a batch, has a process of its own, made ready before where that can be,
             and leaves nothing to the next
-        recycle_jobs: a worker is replaced after about so many jobs
+        recycle_jobs: a worker is replaced after about so many jobs; so it never runs more of them at once either
         keep: how long ended jobs are kept
         secrets: variables of the node's environment that the functions of the module get; they get no others
         redact: paths into the payload that are masked for people, on pages, in lists, logs and errors
