@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -140,6 +141,7 @@ class RecurrenceMachine(ScheduleRules, RuleBasedStateMachine):
         shutil.rmtree(self.place)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of pumps that died in mid-call
 def test_each_instant_has_one_outcome_under_any_history(shared_server: Server) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
