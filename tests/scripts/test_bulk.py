@@ -361,6 +361,17 @@ async def test_a_mint_whose_job_was_purged_before_its_reply_came_is_not_minted_a
     assert await bus.run("mint", "f", **again) == [6]
 
 
+async def test_a_child_that_ended_before_the_clock_went_back_is_no_younger_than_the_step(
+    bus: Bus, server: Server
+) -> None:
+    (child,) = await mint(bus, parent=bus.new_job_id())
+    await bus.cancel("f", child)
+    server.clock.advance(-3_600_000)
+    await bus.tick("f")
+    server.clock.advance(60_000)
+    assert await bus.purge("f", [child], ["cancelled"]) == (child,)
+
+
 async def test_a_young_child_stays_for_the_sweep_that_may_mint_it_again(bus: Bus, server: Server) -> None:
     (child,) = await mint(bus, parent=bus.new_job_id())
     await bus.cancel("f", child)

@@ -10,10 +10,10 @@ import pytest
 from audit import audit, open_books
 from doing import ME, bury, claim, claim_one, commands, dead, done, hold, mint, settle
 from echod.bus import Bus
-from echod.bus.clock import IdMaker
+from echod.bus.clock import IdMaker, StepWatch
 from echod.bus.rows import pack
 from echod.errors import BusUnfit, LeaseGone
-from echod.model.ids import EPOCH_MS, NODE_BITS, SEQUENCE_BITS, JobId, NodeId, number_of
+from echod.model.ids import EPOCH_MS, NODE_BITS, SEQUENCE_BITS, JobId, NodeId, VersionId, number_of
 from echod.model.job import Child, Mint, Release
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
@@ -207,7 +207,7 @@ async def test_a_node_that_died_before_the_clock_went_back_is_dead_one_lease_lat
     await slow.join(NodeId("NODslow"))
     await slow.run("join", node="NODlong", lease_ms=300_000, info=b"")
     server.clock.advance(-year_ms)
-    assert await slow.nodes() == []
+    assert [node.id for node in await slow.nodes()] == ["NODdead", "NODslow", "NODlong"]  # nobody has said otherwise
     await bus.leave()
     await bus.join(NodeId("NODlate"))
     answer = await bus.beat(pump=True)
@@ -222,6 +222,10 @@ async def test_a_node_that_died_before_the_clock_went_back_is_dead_one_lease_lat
     server.clock.advance(3_600_000)
     await bus.beat(pump=False)
     assert [node.id for node in await bus.nodes()] == ["NODlate"]
+    for _ in range(4):
+        server.clock.advance(20_000)
+        bus.steps = StepWatch()
+        await bus.beat(pump=True)
     assert b"1" not in server.command("HKEYS", "emq:{~}:nodes")
     for each in (dead, slow):
         await each.close()
@@ -405,6 +409,34 @@ async def test_news_of_a_queue_in_which_nothing_is_left_is_looked_for_again_too(
     await bus.cancel("f", id)
     await bus.purge("f", [id], ["cancelled"])
     assert 0 < (await bus.beat(pump=True)).next_in_ms["f"] <= 1000
+
+
+@pytest.mark.parametrize("steps_ms", [[7_200_000], [-7_200_000, 7_200_000]])
+async def test_a_step_of_the_clock_takes_neither_its_number_nor_its_version_from_a_node_that_lives(
+    bus: Bus, server: Server, steps_ms: list[int]
+) -> None:
+    """All but the first that beats look as if they had been dead for hours; they have had no chance to say more."""
+    versions = [VersionId(f"DEP{number:011}") for number in range(14)]
+    slow = await Bus.open(server.address)
+    await slow.join(NodeId("NODslow"))
+    await slow.beat(pump=False, running=versions[:1])
+    await bus.beat(pump=True)
+    for version in versions:
+        await bus.put_version(version, [b"x"], b"m")
+        await bus.activate(version)
+    for step_ms in steps_ms:
+        server.clock.advance(step_ms)
+        for _ in range(2):
+            await bus.beat(pump=True)
+    await slow.beat(pump=False, running=versions[:1])
+    assert [(node.id, node.number) for node in await bus.nodes()][1:] == [("NODslow", 1)]
+    assert server.command("EXISTS", f"emq:{{~}}:version:{versions[0]}:manifest") == 1
+    for _ in range(7):  # beats that miss no step: now it is dead
+        server.clock.advance(20_000)
+        bus.steps = StepWatch()
+        await bus.beat(pump=True)
+    assert server.command("EXISTS", f"emq:{{~}}:version:{versions[0]}:manifest") == 0
+    await slow.close()
 
 
 async def test_news_of_before_the_clock_went_back_is_not_waited_for_until_then(bus: Bus, server: Server) -> None:

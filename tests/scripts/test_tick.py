@@ -7,11 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from audit import audit
+from audit import audit, open_books
 from doing import LEASE_MS, ME, bury, claim, claim_one, commands, counted, done, hold, mint, retry, settle
 from echod.bus import Bus
 from echod.bus.clock import StepWatch, monotonic_ms
-from echod.errors import BusError
 from echod.model.ids import NodeId
 from echod.model.job import Child, Mint
 from echod.pump.outbox import Outbox
@@ -218,15 +217,23 @@ async def test_a_history_that_nobody_can_read_breaks_no_tick_off(bus: Bus, serve
         assert [entry.cause for entry in record.history] == ["lost"]
 
 
-async def test_a_tick_that_breaks_off_over_a_job_has_not_taken_it_out_of_its_place(bus: Bus, server: Server) -> None:
-    (id,) = await mint(bus)
-    job = await claim_one(bus, lease_ms=1000)
-    await bus.extend("f", [hold(job)], 1000, begun=[hold(job)])
-    server.command("HSET", "emq:{f}:meta", "backoff", b"\xc1")
-    await let_pass(bus, server, 1001)
-    with pytest.raises(BusError):
-        await bus.tick("f")
-    assert list(audit(server, "f").active) == [id]
+@pytest.mark.parametrize(
+    "damage",
+    [("HSET", "meta", "backoff", b"\xc1"), ("HSET", "meta", "backoff", b"\x80\x00"), ("HDEL", "job:", "m", "w")],
+)
+async def test_a_lost_job_of_which_something_cannot_be_read_is_retried_and_keeps_no_pump_from_its_beats(
+    bus: Bus, server: Server, damage: tuple[str, ...]
+) -> None:
+    await mint(bus, count=2)
+    jobs = await claim(bus, 2, lease_ms=1000)
+    await bus.extend("f", [hold(job) for job in jobs], 1000, begun=[hold(job) for job in jobs])
+    await bus.cancel("f", jobs[0].id)
+    verb, key, *rest = damage
+    server.command(verb, f"emq:{{f}}:{key}{jobs[1].id if key == 'job:' else ''}", *rest)
+    await let_pass(bus, server, 3000)
+    assert (await bus.beat(pump=True)).tick.recovered == 2
+    books = open_books(server, "f")
+    assert [books.state_of(job.id) for job in jobs] == ["cancelled", "scheduled"]
 
 
 async def test_a_lost_row_rings_for_the_place_that_it_gives_back(bus: Bus, server: Server) -> None:

@@ -10,7 +10,6 @@ import msgspec
 
 from echod.bus.answers import Active, BeatAnswer, NodeRow, TickAnswer, Told
 from echod.bus.clock import NODE_LEASE_MS, monotonic_ms
-from echod.bus.driving import driven_ms
 from echod.bus.timing import Timing, roll
 from echod.errors import BusAway, BusError, BusUnfit, LeaseGone
 from echod.model.ids import JobId, NodeId, VersionId
@@ -165,16 +164,12 @@ class Nodes(Timing):
     async def nodes(self) -> list[NodeRow]:
         """Nodes whose lease goes on.
 
-        One that ends more than two leases ahead was renewed before the clock went back: until somebody beats, which
-        shortens it (include/nodes.lua), nobody knows whether its node lives.
+        After the clock went back this has those that had died, too, for one lease from the first beat
+        (include/nodes.lua): whoever waits for nodes waits for one too many rather than for one too few.
         """
-        time, setting, flat = await self.link.commands(
-            [("TIME",), ("GET", self.keys.clock), ("HGETALL", self.keys.nodes)]
-        )
-        now_ms = driven_ms(time, setting)
+        flat = await self.link.command("HGETALL", self.keys.nodes)
         rows = [_node(int(flat[index]), flat[index + 1]) for index in range(0, len(flat), 2)]
-        alive = [row for row, lease_ms in rows if now_ms < row.lease_ends_ms <= now_ms + 2 * lease_ms]
-        return sorted(alive, key=lambda row: row.number)
+        return sorted((row for row in rows if row.lease_ends_ms > self.clock.now_ms()), key=lambda row: row.number)
 
 
 _entry = msgspec.msgpack.Decoder()
@@ -184,9 +179,7 @@ def _active(version: bytes, generation: bytes, at_ms: bytes | None) -> Active:
     return Active(VersionId(version.decode()), int(generation), int(at_ms) if at_ms else None)
 
 
-def _node(number: int, raw: bytes) -> tuple[NodeRow, int]:
-    """And its lease in ms, which who joined under an earlier version has not written."""
+def _node(number: int, raw: bytes) -> NodeRow:
     id, ends_ms, joined_ms, pump, info, *more = _entry.decode(raw)
     told = msgspec.convert(more[1], Told) if len(more) > 1 else NOTHING
-    lease_ms = int(more[2]) if len(more) > 2 else NODE_LEASE_MS
-    return NodeRow(id, number, int(ends_ms), int(joined_ms), bool(pump), base64.b64decode(info), told), lease_ms
+    return NodeRow(id, number, int(ends_ms), int(joined_ms), bool(pump), base64.b64decode(info), told)

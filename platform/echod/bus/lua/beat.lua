@@ -5,7 +5,8 @@
 -- ERRORS  LEASE the node number is another's now
 -- FLAGS   allow-oom
 -- INCLUDE time counters news ring bell close rows recover trim versions nodes
--- A pump's beat also forgets versions that nobody needs any more.
+-- A pump's beat also forgets versions that nobody needs any more. After a step of the clock nodes have one lease to say what they
+-- run, and that they live.
 -- An empty word goes out on `channel`, the caller's own: if it does not arrive, the connection for news is deaf.
 -- If names are on the bell while the caller's own pop is out, that pop may never have arrived.
 -- A call looks at a few hundred queues, from `cursor` on ('0': the first); the call that answers '0' has looked at the last.
@@ -21,12 +22,16 @@ redis.call('HSET', g.nodes, number, cmsgpack.pack(mine))
 
 redis.call('PUBLISH', channel, '')
 
+local stepped = note_step(tonumber(expected_ms))
+if pump == '1' then redis.call('HSET', g.hold, 'seen', now) end
+local may_be_alive = has_stepped_within(tonumber(lease_ms))
+
 local rank, nodes = 0, 0
 for other, entry in pairs(node_entries(lease_ms)) do
   if entry[2] > now then
     nodes = nodes + 1
     if entry[4] == 1 and other < tonumber(number) then rank = rank + 1 end
-  elseif entry[2] < now - 3600000 then
+  elseif entry[2] < now - 3600000 and not may_be_alive then
     redis.call('HDEL', g.nodes, other)
   end
 end
@@ -42,8 +47,6 @@ local function is_at_rest(q)
   return redis.call('EXISTS', q.schedule, q.later, q.active, q['repeat'], q.ring, q.held, q.windows, q.out, q.done, q.dead) == 0
 end
 
-local stepped = note_step(tonumber(expected_ms))
-if pump == '1' then redis.call('HSET', g.hold, 'seen', now) end
 local queues, due, unsent = {}, {}, {}
 local promoted, recovered, more, budget = 0, 0, false, tonumber(limit)
 local place, done = string.match(cursor, '^(%d+)%.?(%d*)$')
@@ -72,7 +75,7 @@ for i = first, last do
   queues[#queues + 1] = {name, next_in_ms}
   close(q)
 end
-if pump == '1' then collect_versions(VERSIONS_AT_ONCE) end
+if pump == '1' and not may_be_alive then collect_versions(VERSIONS_AT_ONCE) end
 local active = redis.call('HMGET', g.active, 'version', 'generation', 'at')
 return {now, rank, nodes, active[1] and active or false, queues, due, more and 1 or 0, promoted, recovered, unsent, stepped, redis.call('LLEN', g.wake),
   last < #scan[2] / 2 and place .. '.' .. last or scan[1]}

@@ -16,15 +16,12 @@ for _, id in ipairs(cmsgpack.unpack(ids)) do
     erase(q, id, nil, true)
     gone[#gone + 1] = id
   elseif wanted[row[2] or 'p'] and (row[2] == 'd' or row[2] == 'c' or row[2] == 'x') then
-    local age = now - tonumber(row[3])
+    local place = row[2] == 'x' and q.dead or q.done
+    local age = now - tonumber(redis.call('ZSCORE', place, id) or row[3])  -- of what ended before a step back, since the step
     if not (row[5] and age <= CHILD_MS) then
       if age <= YOUNG_MS then redis.call('HSET', q.meta, 'cut', now) end
-      if row[2] == 'x' then
-        redis.call('ZREM', q.dead, id)
-      else
-        redis.call('ZREM', q.done, id)
-        bytes = bytes + (tonumber(row[4]) or 0)
-      end
+      redis.call('ZREM', place, id)
+      if row[2] ~= 'x' then bytes = bytes + (tonumber(row[4]) or 0) end
       erase(q, id, row[6], row[7] or not row[4])  -- of a row that was gone nobody knows what it wrote
       gone[#gone + 1] = id
       purged = purged + 1

@@ -17,9 +17,7 @@ local function promote(q, limit)
 end
 
 -- As policy/backoff.py: full jitter over min(cap, base * 2^(failures - 1)); linear; constant; list, whose last repeats.
-local function backoff_ms(q, failures, roll)
-  local packed = redis.call('HGET', q.meta, 'backoff')
-  local backoff = packed and cmsgpack.unpack(packed) or {type = 'exponential'}
+local function wait_of(backoff, failures, roll)
   if backoff.type == 'constant' then return backoff.wait_ms end
   if backoff.type == 'linear' then return math.min(backoff.cap_ms, backoff.base_ms * failures) end
   if backoff.type == 'list' then
@@ -29,8 +27,15 @@ local function backoff_ms(q, failures, roll)
   return math.floor(roll * math.min(backoff.cap_ms or 600000, (backoff.base_ms or 500) * 2 ^ (failures - 1)))
 end
 
+-- By the default where nobody can read what was asked for.
+local function backoff_ms(q, failures, roll)
+  local packed = redis.call('HGET', q.meta, 'backoff')
+  local is_read, wait = pcall(function() return wait_of(cmsgpack.unpack(packed), failures, roll) + 0 end)
+  return is_read and wait or wait_of({type = 'exponential'}, failures, roll)
+end
+
 -- A lease has ended. A job that had begun is charged, cause `lost`; one that had not goes back uncharged, but not for ever.
--- What may fail comes before the first write: a tick that broke off behind the ZREM would leave a job in no place, for ever.
+-- Whatever its row has: one job that broke a tick off would break off every pump's beats.
 local function lose(q, id, roll)
   local got = redis.call('HMGET', job_key(q, id), 'a', 'b', 'f', 'n', 'l', 'pr', 'x', 'y', 'st', 'w', 'm', 'k', unpack(ENDING))
   local row = ending(got, 13)
@@ -45,7 +50,7 @@ local function lose(q, id, roll)
   if begun then
     local started = tonumber(got[9]) or now
     local run = cmsgpack.pack({'', '', started, now, 0, 0, false})
-    history = chronicle(history, {tonumber(got[1]), 'lost', 'lost', math.max(started - tonumber(got[10] or got[11]), 0), run})
+    history = chronicle(history, {tonumber(got[1]) or 0, 'lost', 'lost', math.max(started - (tonumber(got[10] or got[11]) or started), 0), run})
   end
   local failures, losses = (tonumber(got[3]) or 0) + (begun and 1 or 0), (tonumber(got[4]) or 0) + (begun and 0 or 1)
   local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or DEFAULT_RETRIES
@@ -148,6 +153,14 @@ local function held_from(lease_ms)
     end
   end
   return from, left
+end
+
+-- Whether TIME has stepped within so long: who has not been heard of since may be alive.
+local function has_stepped_within(ms)
+  for _, each in ipairs(known_steps()) do
+    if now < each[1] + ms then return true end
+  end
+  return false
 end
 
 local function fraction(roll, index) return (roll + index * 0.61803398875) % 1 end
