@@ -236,8 +236,11 @@ class Model:
     def judge_all(self, now_ms: int) -> None:
         for job in self.jobs.values():
             job.counted |= job.state == "active" and self.counts_active
+        # One that can be served and has nothing to count is left alone: its window stays over if the clock goes back.
+        active = {job.lane for job in self.jobs.values() if job.state == "active"}
+        judged = {*self.later, *self.held, *self.windows, *active}
         for lane in list(self.seats):
-            self.judge(lane, now_ms)
+            self.judge(lane, now_ms, gathered=lane not in judged)
 
     def ticked(self, now_ms: int) -> None:
         """What waited until now is judged again; windows that are over are forgotten."""
