@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from echod.bus import Bus, link
+from echod.errors import BusAway
 from echod.model.ids import JobId
 from echod.model.job import Claimed, Dead, Done, Error, Hold, Mint, Minted, Retry, RunRecord
 from server import Server
@@ -91,6 +92,21 @@ def impatient(*buses: Bus) -> Iterator[None]:
         for bus in buses:
             patch.setattr(bus.link, "patience_s", SHIPPED_S)
         yield
+
+
+@contextlib.contextmanager
+def replies_lost(bus: Bus) -> Iterator[None]:
+    """What the block calls of the bus is done there, and comes back as BusAway."""
+    real = bus.link.script
+
+    async def lost(*call: Any, **more: Any) -> Any:
+        await real(*call, **more)
+        raise BusAway("its reply was lost")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bus.link, "script", lost)
+        with pytest.raises(BusAway):
+            yield
 
 
 def commands(server: Server) -> int:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from audit import audit, open_books
-from doing import LEASE_MS, ME, claim, claim_one, commands, counted, done, hold, mint, settle
+from doing import LEASE_MS, ME, claim, claim_one, commands, counted, done, hold, mint, replies_lost, settle
 from echod.bus import Bus
 from echod.bus.rows import pack
-from echod.errors import BusAway, BusError
+from echod.errors import BusError
 from echod.model.job import Mint, Occurrence
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
@@ -423,16 +423,8 @@ async def test_a_bell_popped_for_a_claim_whose_reply_comes_late_is_answered(bus:
     """What the late reply brought is all that was wanted: the bell is for others, then."""
     await mint(bus, count=2)
     await claim(bus, 1)
-    real = bus.link.script
-
-    async def lost(*call: Any, **more: Any) -> Any:
-        await real(*call, **more)
-        raise BusAway("its reply was lost")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bus.link, "script", lost)
-        with pytest.raises(BusAway):
-            await bus.claim("f", ME, 1, LEASE_MS)
+    with replies_lost(bus):
+        await bus.claim("f", ME, 1, LEASE_MS)
     await mint(bus)
     assert await bus.ring_wait(PATIENCE_S) == "f"
     assert len(await claim(bus, 1)) == 1
@@ -444,16 +436,8 @@ async def test_who_was_refused_by_a_reply_that_came_late_is_told_with_the_next(b
     await mint(bus, count=3)
     stale, second = await claim(bus, 2)
     await settle(bus, [done(stale)])
-    real = bus.link.script
-
-    async def lost(*call: Any, **more: Any) -> Any:
-        await real(*call, **more)
-        raise BusAway("its reply was lost")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bus.link, "script", lost)
-        with pytest.raises(BusAway):
-            await bus.settle("f", ME, [done(stale)], count=1, lease_ms=LEASE_MS)
+    with replies_lost(bus):
+        await bus.settle("f", ME, [done(stale)], count=1, lease_ms=LEASE_MS)
     answer = await bus.settle("f", ME, [done(stale), done(second)], count=2, lease_ms=LEASE_MS)
     assert answer.refused == (stale.id,)
     assert (len(answer.claim.jobs), answer.claim.blocked) == (1, None)

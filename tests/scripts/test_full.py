@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from audit import audit, open_books
-from doing import LEASE_MS, ME, claim, claim_one, commands, counted, done, hold, mint, retry, settle
+from doing import LEASE_MS, ME, claim, claim_one, commands, counted, done, hold, mint, replies_lost, retry, settle
 from echod.bus import Bus
 from echod.bus.rows import pack, verdict_row
-from echod.errors import BusAway, BusFull
+from echod.errors import BusFull
 from echod.model.ids import VersionId
 from echod.model.job import Child, Mint, Minted
 from server import PATIENCE_S, Server, running
@@ -269,16 +268,8 @@ async def test_what_was_settled_without_memory_by_a_reply_that_came_late_is_not_
 ) -> None:
     first, second = await claim(bus, 2)
     fill(full)
-    real = bus.link.script
-
-    async def lost(*call: Any, **more: Any) -> Any:
-        await real(*call, **more)
-        raise BusAway("its reply was lost")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bus.link, "script", lost)
-        with pytest.raises(BusAway):
-            await bus.settle("f", ME, [done(first)], lease_ms=LEASE_MS)
+    with replies_lost(bus):
+        await bus.settle("f", ME, [done(first)], lease_ms=LEASE_MS)
     answer = await bus.settle("f", ME, [done(first), done(second)], lease_ms=LEASE_MS)
     assert answer.refused == ()
     assert (await counted(bus, "done"), await counted(bus, "refused")) == (2, 0)

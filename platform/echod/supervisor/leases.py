@@ -205,9 +205,8 @@ class Book:
         sent = 0
         try:
             while sent < len(due):
-                still = [
-                    lease for lease in due[sent : sent + MOST_PER_CALL] if lease in self._leases
-                ]  # some have ended
+                # Those that have not ended meanwhile.
+                still = [lease for lease in due[sent : sent + MOST_PER_CALL] if lease in self._leases]
                 if still:
                     await self._extend(still)
                 sent += MOST_PER_CALL
