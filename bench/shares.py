@@ -1,4 +1,4 @@
-"""What a claimed job costs the server among ten lanes and among 100,000: free ones, limited ones, ones that wait."""
+"""What a claimed job costs the server among few lanes and among 100,000: free ones, limited ones, ones that wait."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from echod.errors import BusAway
 from echod.model.job import Mint
 from echofn.manifest import Policy
 
-FEW, MANY = 10, 100_000
+FEW, SOME, MANY = 10, 50, 100_000
 ROUNDS, CLAIMS = 7, 20
 # Turns a claim. Of 10 each is another lane's in every queue: how many there are is all that differs. Of 50 the ten
-# lanes have five each, and share what a lane costs.
+# lanes have five each, and share what a lane costs; among fifty lanes each is another lane's again.
 TURNS = (10, 50)
+SIDES = ((FEW, 10), (FEW, 50), (SOME, 50), (MANY, 10), (MANY, 50))  # lanes, turns a claim
 COUNTED = Policy(lane_concurrency=1_000_000, lane_rate="1000000/h")  # counted, and never reached
 FULL = Policy(lane_concurrency=1)
 MEANT = {"free": "no limit", "counted": "limits of lanes", "waiting": "beside lanes at their limit"}
@@ -42,10 +43,10 @@ async def lanes() -> str:
     async with bare() as (bus, _):
         jobs = ROUNDS * CLAIMS * sum(TURNS)
         for limited, policy in (("free", Policy()), ("counted", COUNTED)):
-            for count in (FEW, MANY):
+            for count in (FEW, SOME, MANY):
                 await bus.configure(f"{limited}-{count}", policy, 1)
                 await minted(bus, f"{limited}-{count}", count, max(jobs + count, 2 * count))
-        for count in (FEW, MANY):  # each of these lanes has a job that is active, and one that waits for its end
+        for count in (FEW, SOME, MANY):  # each of these lanes has a job that is active, and one that waits for its end
             queue = f"waiting-{count}"
             await bus.configure(queue, FULL, 1)
             await minted(bus, queue, count, 2 * count)
@@ -53,14 +54,16 @@ async def lanes() -> str:
             await minted(bus, queue, jobs, jobs, "free")
         costs: dict[tuple[str, int, int], list[float]] = {}
         for _ in range(ROUNDS):
-            for kind, count, turns in product(MEANT, (FEW, MANY), TURNS):
+            for kind, (count, turns) in product(MEANT, SIDES):
                 queue, jobs = f"{kind}-{count}", CLAIMS * turns
                 before = await server_us(bus)
                 done = await claimed(bus, queue, CLAIMS, turns)
                 assert done == jobs, f"expected {jobs} jobs of {queue}, got {done}"
                 costs.setdefault((kind, count, turns), []).append((await server_us(bus) - before) / done)
         told: list[str] = []
-        for kind, turns in product(MEANT, TURNS):
-            few, many = (statistics.median(costs[kind, count, turns]) for count in (FEW, MANY))
-            told.append(f"{MEANT[kind]}, {turns} a claim {few:.1f} and {many:.1f} µs, ratio {many / few:.2f}")
-        return f"a claimed job among {FEW} and {MANY:,} lanes: {'; '.join(told)}"
+        for kind, (count, turns) in product(MEANT, SIDES[:3]):
+            few, many = (statistics.median(costs[kind, lanes, turns]) for lanes in (count, MANY))
+            told.append(
+                f"{MEANT[kind]}, {turns} a claim, {count} lanes {few:.1f} µs, 100,000 {many:.1f}: {many / few:.2f}"
+            )
+        return f"a claimed job: {'; '.join(told)}"

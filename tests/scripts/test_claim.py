@@ -159,6 +159,26 @@ async def test_a_row_that_was_evicted_ends_in_the_morgue(bus: Bus, server: Serve
     assert job.error.cause == "missing"
 
 
+@pytest.mark.parametrize("want", [1, 5])
+@pytest.mark.parametrize("size", [1, 20_000])  # the larger one has its payloads weighed before the claim
+@pytest.mark.parametrize("policy", [Policy(), Policy(lane_concurrency=5, lane_rate="9/h", rate="9/h")])
+async def test_a_lane_that_was_evicted_takes_no_turn(
+    bus: Bus, server: Server, policy: Policy, size: int, want: int
+) -> None:
+    await bus.configure("f", policy, 1)
+    for lane in "abc":
+        await mint(bus, lane=lane, payload=bytes(size))
+    server.command("DEL", "emq:{f}:lane:a", "emq:{f}:lane:c")
+    assert [job.lane for job in await claim(bus, want)] == ["b"]
+    assert await claim(bus) == []
+    assert not server.command("EXISTS", "emq:{f}:ring")
+    assert [server.command("HGET", "emq:{f}:lanes", f"a:{kind}") for kind in "as"] == [None, None]
+    started = server.command("HGET", "emq:{f}:meta", "window")
+    assert started is None or started.endswith(b" 1")
+    await mint(bus, lane="a")
+    assert [job.lane for job in await claim(bus, 2)] == ["a"]
+
+
 async def test_an_occurrence_travels_with_its_claim(bus: Bus) -> None:
     await bus.recur("f", "r", rule="every 1000", tz="UTC", trigger=b"", payload=b"\x05", next_ms=1000, generation=1)
     (due,) = (await bus.tick("f")).due

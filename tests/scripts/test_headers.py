@@ -216,7 +216,7 @@ UNPACKED = {  # what is written as many arguments at once: of a fixed length, or
     "include/limits": ["asked"],  # LANE_FIELDS
     "include/recover": ["ENDING"],
     "include/rows": ["more"],  # of one row
-    "include/serve": ["asked", "WANTED"],  # LANES_ASKED times five
+    "include/serve": ["asked", "WANTED", "keys"],  # LANES_ASKED times five; the lanes of MOST_JOBS
     "jobs": ["BRIEF"],
     "occur": ["one, 1, 11"],
     "pick": ["asked"],

@@ -97,6 +97,35 @@ async def test_a_history_that_nobody_can_read_breaks_no_settle_off(bus: Bus, ser
     assert [entry.outcome for entry in record.history] == ["retry"]
 
 
+FIELDS_OF_A_ROW = "m w d f pr p st sz y r e er ca z bh nx u wt lb k v oc"
+
+
+@pytest.mark.parametrize("field", FIELDS_OF_A_ROW.split(" "))
+@pytest.mark.parametrize("damaged", [None, "", "x", "nan", "1e400"])
+async def test_a_row_that_nobody_can_read_breaks_no_settle_off(
+    bus: Bus, server: Server, field: str, damaged: str | None
+) -> None:
+    """Nothing of echod writes such a field; a person did, or another program."""
+    verdicts: list[Callable[[Claimed], Verdict]] = [
+        *(done, dead, retry, lambda job: retry(job, after_ms=0)),
+        *(lambda job: Delay(hold(job), run(job), 50), lambda job: Release(hold(job))),
+    ]
+    ids = await mint(bus, count=len(verdicts) + 1, priority=2)
+    jobs = await claim(bus, len(ids))
+    for id in ids[:-1]:
+        how = (
+            ["HDEL", f"emq:{{f}}:job:{id}", field]
+            if damaged is None
+            else ["HSET", f"emq:{{f}}:job:{id}", field, damaged]
+        )
+        server.command(*how)
+    await settle(bus, [*[verdict(job) for verdict, job in zip(verdicts, jobs, strict=False)], done(jobs[-1])])
+    assert not server.command("ZCARD", "emq:{f}:active")
+    assert server.command("HGET", f"emq:{{f}}:job:{ids[-1]}", "s") == b"d"
+    server.clock.advance(1000)
+    await bus.tick("f")
+
+
 async def test_retries_allow_one_run_more_than_their_number(bus: Bus, server: Server) -> None:
     await bus.configure("f", Policy(retries=2), 1)
     (id,) = await mint(bus)

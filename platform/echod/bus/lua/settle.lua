@@ -50,12 +50,13 @@ local retries = tonumber(redis.call('HGET', q.meta, 'retries')) or 3
 local refused, left, ended = {}, {}, 0
 local ACT = {}
 
+-- What the row cannot tell (somebody wrote into it) measures as nothing: an error would break off the verdicts that follow.
 local function measure(row, verdict)
   local started = verdict[6]
-  local wait = math.max(started - tonumber(row.w or row.m), 0)
+  local wait = math.max(started - (tonumber(row.w or row.m) or started), 0)
   observe('D', verdict[7] - started)
   observe('W', wait)
-  if row.d then observe('L', started - tonumber(row.d)) end
+  if row.d then observe('L', started - (tonumber(row.d) or started)) end
   return wait
 end
 

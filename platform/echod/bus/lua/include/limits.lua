@@ -65,7 +65,7 @@ end
 
 -- One lane's fields by their place in LANE_FIELDS: `got` has them in the order of `fields`, from `first` on.
 local function set_of(fields, got, first)
-  local set = {}
+  local set = {false, false, false, false, false, false, false}
   for i, field in ipairs(fields) do set[field] = got[first + i - 1] end
   return set
 end
@@ -85,7 +85,8 @@ end
 
 -- When the open window ends (nil: none is open), and how many jobs started in it.
 local function window_of(rate, written)
-  local ends, started = string.match(written or '', '(%d+) (%d+)')
+  if not written then return nil, 0 end
+  local ends, started = string.match(written, '(%d+) (%d+)')
   ends = tonumber(ends)
   if not ends or ends <= now or ends - now > rate[2] then return nil, 0 end
   return ends, tonumber(started)

@@ -12,13 +12,6 @@ local WANTED = {'p', 'a', 'f', 'l', 'ln', 'd', 'm', 'v', 'oc', 'u'}
 
 local function before(a, b) return a.at < b.at or (a.at == b.at and a.name < b.name) end
 
--- How many jobs a lane at the ring's head has, and may start.
-local function size_up(q, lane)
-  lane.size = redis.call('ZCARD', lane_key(q, lane.name))
-  lane.most = lane.size
-  if lane.set then lane.most = math.max(math.min(lane.size, (lane_room(lane_limits(q), lane.set))), 0) end
-end
-
 -- The charges and limits of lanes in the ring. Many are read in one command, because a command each would be most of what a lane
 -- costs. Fields that a lane in the ring has no use for (pause, its own virtual time) are not read.
 local LANES_ASKED = 500
@@ -36,7 +29,7 @@ local function know_lanes(q, lanes)
     for i = first, last do
       local set = set_of(fields, got, (i - first) * #fields + 1)
       lanes[i].charge = charge(weight_of(q, lanes[i].name, set[1]))
-      if limits then lanes[i].set = set end
+      if limits then lanes[i].set, lanes[i].most = set, math.max(lane_room(limits, set), 0) end
     end
   end
 end
@@ -47,7 +40,7 @@ local function cut_to_bytes(q, turns)
   for i, lane in ipairs(turns) do
     lane.ahead = lane.ahead or redis.call('ZRANGE', lane_key(q, lane.name), 0, lane.turns - 1)
     lane.weighed = (lane.weighed or 0) + 1
-    bytes = bytes + redis.call('HSTRLEN', job_key(q, lane.ahead[lane.weighed]), 'p')
+    if lane.ahead[lane.weighed] then bytes = bytes + redis.call('HSTRLEN', job_key(q, lane.ahead[lane.weighed]), 'p') end
     if i > 1 and bytes > MOST_BYTES then
       for last = #turns, i, -1 do
         local cut = table.remove(turns)
@@ -58,13 +51,18 @@ local function cut_to_bytes(q, turns)
   end
 end
 
--- Plan the next `count` turns. Their lanes are among the first `count` of the ring, however long the ring is.
+-- Plan the next `count` turns. Their lanes are among the first `count` of the ring, however long the ring is. A lane in the
+-- ring has a job; how many is asked before its second turn, as among many lanes most have one turn a claim. `most`: how many
+-- may start, as far as known. All the members of a lane are named at once, because a table that grows costs more than it holds.
 local function plan_turns(q, count, large)
   local ring_head = redis.call('ZRANGE', q.ring, 0, count - 1, 'WITHSCORES')
   if #ring_head == 0 then return {}, {} end
   local line, lanes = {}, {}
   for i = 1, #ring_head, 2 do
-    local lane = {name = ring_head[i], at = tonumber(ring_head[i + 1]), turns = 0}
+    local lane = {
+      name = ring_head[i], at = tonumber(ring_head[i + 1]), key = lane_key(q, ring_head[i]), charge = 0, turns = 0, taken = 0,
+      most = math.huge, set = false, ids = false, is_seen = false, is_sized = false
+    }
     lanes[#lanes + 1], line[#line + 1] = lane, lane
   end
   know_lanes(q, lanes)
@@ -72,7 +70,10 @@ local function plan_turns(q, count, large)
   while #turns < count and head <= tail do
     local lane = line[head]
     head = head + 1
-    if not lane.size then size_up(q, lane) end
+    lane.is_seen = true
+    if lane.turns == 1 and not lane.is_sized then
+      lane.most, lane.is_sized = math.min(lane.most, redis.call('ZCARD', lane.key)), true
+    end
     if lane.turns < lane.most then
       lane.turns = lane.turns + 1
       turns[#turns + 1], ats[#ats + 1] = lane, lane.at
@@ -94,6 +95,7 @@ end
 
 -- `count` jobs of a lane start: `set` tells it, and count_starts writes it.
 local counted, opened = {}, {}
+local told_ends, told_text = nil, nil
 local function start_in_lane(limits, lane, set, count)
   if limits.lc or limits.own then
     set[6] = (tonumber(set[6]) or 0) + count
@@ -108,7 +110,8 @@ local function start_in_lane(limits, lane, set, count)
     opened[#opened + 1] = ends
     opened[#opened + 1] = lane
   end
-  set[7] = text(ends) .. ' ' .. (started + count)
+  if told_ends ~= ends then told_ends, told_text = ends, text(ends) .. ' ' end
+  set[7] = told_text .. (started + count)
   counted[#counted + 1] = lane .. ':s'
   counted[#counted + 1] = set[7]
 end
@@ -221,19 +224,36 @@ local function serve_batches(q, count, size, room, lease_end, holder)
   return jobs, turn
 end
 
--- Take the jobs of planned turns out of their lanes. A lane that may start no more jobs leaves the ring.
-local function take_turns(q, turns, lanes, picked_at)
-  local stay, gone, full, limits = {}, {}, {}, lane_limits(q)
+-- Which of these lanes have a job left; nearly always all have, or none.
+local function know_left(lanes)
+  local keys = {}
+  for i, lane in ipairs(lanes) do keys[i] = lane.key end
+  local left = #keys > 0 and redis.call('EXISTS', unpack(keys)) or 0
+  for _, lane in ipairs(lanes) do
+    lane.is_left = left == #keys or left > 0 and redis.call('EXISTS', lane.key) == 1
+  end
+end
+
+-- Take the jobs of planned turns out of their lanes, and answer how many they are: fewer than planned if a lane in the ring had
+-- none. A lane that may start no more jobs leaves the ring.
+local function take_turns(q, lanes, picked_at)
+  local seen, stay, gone, full, taken, limits = {}, {}, {}, {}, 0, lane_limits(q)
   for _, lane in ipairs(lanes) do
     if lane.turns > 0 then
-      lane.ids, lane.taken = redis.call('ZPOPMIN', lane_key(q, lane.name), lane.turns), 0
-      if limits then start_in_lane(limits, lane.name, lane.set, lane.turns) end
+      lane.ids = redis.call('ZPOPMIN', lane.key, lane.turns)
+      local count = #lane.ids / 2
+      taken = taken + count
+      if limits and count > 0 then start_in_lane(limits, lane.name, lane.set, count) end
     end
-    if lane.size == lane.turns then
+    if lane.is_seen then seen[#seen + 1] = lane end
+  end
+  know_left(seen)
+  for _, lane in ipairs(seen) do
+    if not lane.is_left then
       gone[#gone + 1] = lane.name
-    elseif lane.size and lane.turns == lane.most then
+    elseif lane.turns == lane.most then
       full[#full + 1] = lane
-    elseif lane.size then
+    else
       stay[#stay + 1] = lane.at
       stay[#stay + 1] = lane.name
     end
@@ -247,26 +267,28 @@ local function take_turns(q, turns, lanes, picked_at)
     -- The lane was full already: its planned turns go to another lane, whose claimer may not have been told.
     if lane.turns == 0 then woken = true end
   end
-  if #turns > 0 then redis.call('HSET', q.meta, 'V', picked_at) end
+  if taken > 0 then redis.call('HSET', q.meta, 'V', picked_at) end
   if #gone > 0 then reset_if_idle(q) end
-  pending_delta = pending_delta - #turns
-  start(q, #turns)
+  pending_delta = pending_delta - taken
+  start(q, taken)
+  return taken
 end
 
 local function serve_singly(q, count, lease_end, holder, large)
-  local turns, lanes, picked_at, aside = {}, {}, 0, 0
+  local turns, lanes, picked_at, taken, aside = {}, {}, 0, 0, 0
   repeat
     turns, lanes, picked_at = plan_turns(q, count, large)
-    take_turns(q, turns, lanes, picked_at)
+    taken = take_turns(q, lanes, picked_at)
     aside = aside + #lanes
-  until #turns > 0 or #lanes == 0 or aside >= MOST_ASIDE
+  until taken > 0 or #lanes == 0 or aside >= MOST_ASIDE
   local jobs, leases = {}, {}
   for _, lane in ipairs(turns) do
     lane.taken = lane.taken + 1
-    lease_out(q, lane.ids[lane.taken * 2 - 1], lane.name, lease_end, holder, jobs, leases)
+    local id = lane.ids[lane.taken * 2 - 1]
+    if id then lease_out(q, id, lane.name, lease_end, holder, jobs, leases) end
   end
   file_leases(q, leases)
-  return jobs, #turns
+  return jobs, taken
 end
 
 -- Serve up to `count` turns under a lease. Answers their jobs, why there are none, and in how many milliseconds to ask again.
