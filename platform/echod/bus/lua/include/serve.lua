@@ -100,7 +100,7 @@ local counted, opened = {}, {}
 local told_ends, told_text = nil, nil
 local function start_in_lane(limits, lane, set, count)
   if limits.lc or limits.own then
-    set[6] = (tonumber(set[6]) or 0) + count
+    set[6] = (number_in(set[6]) or 0) + count
     counted[#counted + 1] = lane .. ':a'
     counted[#counted + 1] = set[6]
   end
