@@ -830,3 +830,19 @@ async def test_what_is_judged_anew_meanwhile_waits_until_all_active_jobs_are_cou
         pass
     assert await claim(bus, 10) == []
     assert open_books(server, "f").of_lanes(":a") == {"t": "400"}
+
+
+@pytest.mark.parametrize("damaged", ["", "x", "nan", "-nan", "1e400", "-1e400"])
+@pytest.mark.parametrize("field", "wacrs")
+async def test_a_lane_whose_settings_nobody_can_read_is_served_and_holds_up_no_other(
+    bus: Bus, server: Server, field: str, damaged: str
+) -> None:
+    """Nothing of echod writes such a field; a person did, or another program."""
+    await code(bus, lane_concurrency=9, lane_rate="9/h")
+    await bus.set("f", {"concurrency": 5, "weight": 2}, lane="a")
+    server.command("HSET", "emq:{f}:lanes", f"a:{field}", damaged)
+    await bus.mint("f", [Mint(id=bus.new_job_id(), payload=b"\x01", lane=lane) for lane in "aabb"])
+    jobs = [await claim_one(bus) for _ in range(4)]
+    assert sorted(job.lane for job in jobs) == ["a", "a", "b", "b"]
+    await settle(bus, [done(job) for job in jobs])
+    audit(server, "f")

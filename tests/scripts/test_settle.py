@@ -12,12 +12,15 @@ import pytest
 from audit import audit
 from doing import LEASE_MS, ME, claim, claim_one, counted, dead, done, hold, mint, retry, run, settle
 from echod.bus import Bus, working
-from echod.bus.rows import hold_row, pack, verdict_row
+from echod.bus.rows import NEVER_MS, hold_row, pack, verdict_row
 from echod.errors import Refused
 from echod.model.ids import JobId
 from echod.model.job import Cancelled, Child, Claimed, Delay, Done, Error, Hold, Mint, Release, Retry, Verdict
+from echod.policy.buckets import index
 from echofn.manifest import Policy
 from server import PATIENCE_S, Server
+
+HOUR_MS = 3_600_000
 
 
 async def test_done_files_the_job_with_its_result_and_history(bus: Bus, server: Server) -> None:
@@ -101,7 +104,7 @@ FIELDS_OF_A_ROW = "m w d f pr p st sz y r e er ca z bh nx u wt lb k v oc"
 
 
 @pytest.mark.parametrize("field", FIELDS_OF_A_ROW.split(" "))
-@pytest.mark.parametrize("damaged", [None, "", "x", "nan", "1e400"])
+@pytest.mark.parametrize("damaged", [None, "", "x", "nan", "1e400", "-1e400"])
 async def test_a_row_that_nobody_can_read_breaks_no_settle_off(
     bus: Bus, server: Server, field: str, damaged: str | None
 ) -> None:
@@ -122,8 +125,23 @@ async def test_a_row_that_nobody_can_read_breaks_no_settle_off(
     await settle(bus, [*[verdict(job) for verdict, job in zip(verdicts, jobs, strict=False)], done(jobs[-1])])
     assert not server.command("ZCARD", "emq:{f}:active")
     assert server.command("HGET", f"emq:{{f}}:job:{ids[-1]}", "s") == b"d"
+    assert max((await bus.metrics("f", 60_000)).wait, default=0) < index(1e12)  # they can be read, and are of this age
     server.clock.advance(1000)
     await bus.tick("f")
+
+
+@pytest.mark.parametrize("damaged", ["", "x", "nan", "-nan", "1e400", "-1e400"])
+async def test_a_due_that_nobody_can_read_breaks_no_settle_off_of_the_job_before_it(
+    bus: Bus, server: Server, damaged: str
+) -> None:
+    (first,) = await mint(bus)
+    (second,) = await mint(bus, in_ms=HOUR_MS)
+    server.command("HSET", f"emq:{{f}}:job:{first}", "nx", second)
+    server.command("HSET", f"emq:{{f}}:job:{second}", "bh", first, "d", damaged)
+    server.command("ZADD", "emq:{f}:schedule", NEVER_MS, second)
+    await settle(bus, [done(await claim_one(bus))])
+    audit(server, "f")
+    assert (await claim_one(bus)).id == second
 
 
 async def test_retries_allow_one_run_more_than_their_number(bus: Bus, server: Server) -> None:

@@ -53,10 +53,10 @@ local ACT = {}
 -- What the row cannot tell (somebody wrote into it) measures as nothing: an error would break off the verdicts that follow.
 local function measure(row, verdict)
   local started = verdict[6]
-  local wait = math.max(started - (tonumber(row.w or row.m) or started), 0)
+  local wait = math.max(started - (number_in(row.w or row.m) or started), 0)
   observe('D', verdict[7] - started)
   observe('W', wait)
-  if row.d then observe('L', started - (tonumber(row.d) or started)) end
+  if row.d then observe('L', started - (number_in(row.d) or started)) end
   return wait
 end
 

@@ -30,6 +30,13 @@ end
 -- Milliseconds have 13 digits; `..` keeps 14, so a number becomes text here and nowhere else.
 local function text(number) return string.format('%.0f', number) end
 
+-- The number that was written, nil if there is none to reckon with: nan, which no comparison finds, and what is infinite are none.
+local MOST_WRITTEN = 9007199254740991
+local function number_in(written)
+  local number = tonumber(written)
+  return number and math.abs(number) <= MOST_WRITTEN and number or nil
+end
+
 -- What a key takes of the server's memory; of a long stream, or a hash of more fields than any row has, it is an estimate.
 -- nil: it is not there, or the caller's ACL has no MEMORY; an error could leave a step half done.
 local FIELDS_SAMPLED = 64

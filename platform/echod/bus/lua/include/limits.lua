@@ -39,7 +39,7 @@ end
 
 local function weight_of(q, lane, own)
   local limits = policy_of(q).limits
-  return tonumber(own) or limits and (limits.ws and limits.ws[lane] or limits.w) or 1
+  return number_in(own) or limits and (limits.ws and limits.ws[lane] or limits.w) or 1
 end
 
 -- Whether the active jobs of lanes are counted: only if a limit asks for their number.
@@ -94,7 +94,7 @@ end
 
 -- A lane's own limit comes before that of all lanes; '-' means no limit, whatever the others have.
 local function lane_concurrency(limits, set)
-  if set[4] then return tonumber(set[4]) end
+  if set[4] then return number_in(set[4]) end
   return limits.lc
 end
 
@@ -107,7 +107,7 @@ end
 -- How many jobs of a lane may start; if none may, until when (nil: until one of its jobs leaves `active`).
 local function lane_room(limits, set)
   local room, most, rate = math.huge, lane_concurrency(limits, set), lane_rate(limits, set)
-  if most then room = most - (tonumber(set[6]) or 0) end
+  if most then room = most - (number_in(set[6]) or 0) end
   if room <= 0 or not rate then return room, nil end
   local ends, started = window_of(rate, set[7])
   return math.min(room, rate[1] - started), ends

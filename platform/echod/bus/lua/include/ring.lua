@@ -110,9 +110,8 @@ local function reset_if_idle(q)
 end
 
 local function enqueue(q, id, lane, priority)
-  local key, score = lane_key(q, lane), tonumber(priority) or 0
-  if score ~= score then score = 0 end
-  pending_delta = pending_delta + redis.call('ZADD', key, score, id)
+  local key = lane_key(q, lane)
+  pending_delta = pending_delta + redis.call('ZADD', key, number_in(priority) or 0, id)
   local policy, jobs = policy_of(q), redis.call('ZCARD', key)
   if jobs == 1 then
     join(q, lane)

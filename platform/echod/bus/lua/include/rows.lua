@@ -75,7 +75,7 @@ local function go_on(q, id)
   local row = redis.call('HMGET', job_key(q, id), 'd', 'l', 'pr')
   redis.call('HDEL', job_key(q, id), 'bh')
   redis.call('ZREM', q.schedule, id)
-  make_scheduled(q, id, tonumber(row[1]) or now, 'at', row[2], row[3])
+  make_scheduled(q, id, number_in(row[1]) or now, 'at', row[2], row[3])
 end
 
 -- `id` has ended: the job that waits for it waits for one job fewer.

@@ -51,9 +51,12 @@ local function cut_to_bytes(q, turns)
   end
 end
 
+local function size_up(lane) lane.most, lane.is_sized = math.min(lane.most, redis.call('ZCARD', lane.key)), true end
+
 -- Plan the next `count` turns. Their lanes are among the first `count` of the ring, however long the ring is. A lane in the
--- ring has a job; how many is asked before its second turn, as among many lanes most have one turn a claim. `most`: how many
--- may start, as far as known. All the members of a lane are named at once, because a table that grows costs more than it holds.
+-- ring has a job; how many is asked before its second turn, as among many lanes most have one turn a claim; or before it jumps
+-- the line by its weight, which costs a look at all whom it jumps. `most`: how many may start, as far as known. All the members of a
+-- lane are named at once, because a table that grows costs more than it holds.
 local function plan_turns(q, count, large)
   local ring_head = redis.call('ZRANGE', q.ring, 0, count - 1, 'WITHSCORES')
   if #ring_head == 0 then return {}, {} end
@@ -71,14 +74,13 @@ local function plan_turns(q, count, large)
     local lane = line[head]
     head = head + 1
     lane.is_seen = true
-    if lane.turns == 1 and not lane.is_sized then
-      lane.most, lane.is_sized = math.min(lane.most, redis.call('ZCARD', lane.key)), true
-    end
+    if lane.turns == 1 and not lane.is_sized then size_up(lane) end
     if lane.turns < lane.most then
       lane.turns = lane.turns + 1
       turns[#turns + 1], ats[#ats + 1] = lane, lane.at
       lane.at = lane.at + lane.charge
     end
+    if lane.turns == 1 and not lane.is_sized and head <= tail and before(lane, line[tail]) then size_up(lane) end
     if lane.turns < lane.most then
       tail = tail + 1
       local seat_at = tail
@@ -98,7 +100,7 @@ local counted, opened = {}, {}
 local told_ends, told_text = nil, nil
 local function start_in_lane(limits, lane, set, count)
   if limits.lc or limits.own then
-    set[6] = (tonumber(set[6]) or 0) + count
+    set[6] = (number_in(set[6]) or 0) + count
     counted[#counted + 1] = lane .. ':a'
     counted[#counted + 1] = set[6]
   end
