@@ -803,6 +803,28 @@ async def test_a_step_that_a_new_pump_sees_first_takes_no_lease_from_who_is_aliv
     await late.close()
 
 
+async def test_however_many_tell_of_outages_a_step_stays_on_record_for_one_lease(bus: Bus, server: Server) -> None:
+    """Of one silence each beat of a node that is no pump tells; and connections flap."""
+    await mint(bus)
+    job = await claim_one(bus, lease_ms=300_000)
+    late = await Bus.open(server.address)
+    await late.join(NodeId("NOD2"))
+    await bus.beat(pump=True)
+    server.clock.advance(3_600_000)
+    assert (await bus.beat(pump=True)).tick.recovered == 0
+    server.clock.advance(30_000)
+    for _ in range(20):
+        await late.beat(pump=False)
+        server.clock.advance(1_100)
+    assert (await late.beat(pump=True)).tick.recovered == 0
+    for _ in range(20):
+        server.clock.advance(1_100)
+        bus.steps.outage()
+        assert (await bus.tick("f")).recovered == 0
+    assert (await bus.extend("f", [hold(job)], 300_000)).lost == ()
+    await late.close()
+
+
 @pytest.mark.parametrize(("silent_ms", "recovered"), [(18_000, 1), (30_000, 0)])
 async def test_pumps_that_are_silent_for_longer_than_pumps_are_were_away(
     bus: Bus, server: Server, silent_ms: int, recovered: int
