@@ -439,6 +439,64 @@ async def test_a_step_of_the_clock_takes_neither_its_number_nor_its_version_from
     await slow.close()
 
 
+async def test_a_deploy_after_a_step_of_the_clock_leaves_the_version_that_a_live_node_runs(
+    bus: Bus, server: Server
+) -> None:
+    versions = [VersionId(f"DEP{number:011}") for number in range(15)]
+    slow = await Bus.open(server.address)
+    await slow.join(NodeId("NODslow"))
+    await slow.beat(pump=False, running=versions[:1])
+    await bus.beat(pump=True)
+    for version in versions:
+        await bus.put_version(version, [b"x"], b"m")
+    for version in versions[:13]:
+        await bus.activate(version)
+    server.clock.advance(7_200_000)
+    await bus.activate(versions[13])
+    await bus.beat(pump=True)
+    await bus.activate(versions[14])
+    assert await slow.get_version(versions[0]) == ([b"x"], b"m")
+    await slow.close()
+
+
+@pytest.mark.parametrize("step_ms", [-7_200_000, 7_200_000])
+async def test_who_has_not_heard_of_a_step_of_the_clock_sees_nodes_that_have_and_nodes_that_have_not(
+    bus: Bus, server: Server, step_ms: int
+) -> None:
+    other = await Bus.open(server.address)
+    await other.join(NodeId("NODother"))
+    await bus.beat(pump=True)
+    server.clock.advance(step_ms)
+    await other.beat(pump=True)
+    assert [node.id for node in await bus.nodes()] == ["NOD00000000001", "NODother"]
+    await other.close()
+
+
+async def test_what_lanes_cost_counts_in_what_one_beat_does(bus: Bus, server: Server) -> None:
+    """Lanes whose instant has come, and after the clock went back those that are judged anew."""
+    queues, lanes = 60, 30
+    for number in range(queues):
+        queue = f"q{number}"
+        assert await bus.configure(queue, Policy(lane_rate="1/h"), 1)
+        twice = [f"lane{lane}" for lane in range(lanes)] * 2
+        await bus.mint(queue, [Mint(id=bus.new_job_id(), payload=b"", lane=lane) for lane in twice])
+        assert len(await claim(bus, 500, queue, lease_ms=36_000_000)) == lanes
+    await bus.beat(pump=True)
+    idle = commands(server)
+    await bus.beat(pump=True)
+    idle = commands(server) - idle
+    for step_ms in (-3_600_000, 7_201_000):
+        server.clock.advance(step_ms)
+        more, turns = True, 0
+        while more:
+            before, turns = commands(server), turns + 1
+            more = (await bus.beat(pump=True)).tick.more
+            assert commands(server) - before < idle + 12_000, step_ms
+        assert turns > 2
+    for number in range(queues):
+        assert set(audit(server, f"q{number}").ring) == {f"lane{lane}" for lane in range(lanes)}
+
+
 async def test_news_of_before_the_clock_went_back_is_not_waited_for_until_then(bus: Bus, server: Server) -> None:
     await mint(bus)
     assert server.command("LPOP", "emq:{~}:wake") == b"f"

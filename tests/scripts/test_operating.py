@@ -268,11 +268,13 @@ async def test_a_switch_that_is_sent_again_does_not_undo_anothers(bus: Bus) -> N
     for number in (1, 2):
         await bus.put_version(numbered(number), [], b"m")
     await activated(bus, 0)
-    first = await bus.run("activate", version=numbered(1), errors=b"", call=b"one")
-    again = await bus.run("activate", version=numbered(1), errors=b"", call=b"another")  # active already
+    first = await bus.run("activate", version=numbered(1), errors=b"", lease_ms=60_000, call=b"one")
+    again = await bus.run(
+        "activate", version=numbered(1), errors=b"", lease_ms=60_000, call=b"another"
+    )  # active already
     await bus.activate(numbered(2))
     for call in (b"one", b"another"):
-        assert await bus.run("activate", version=numbered(1), errors=b"", call=call) == first == again
+        assert await bus.run("activate", version=numbered(1), errors=b"", lease_ms=60_000, call=call) == first == again
     active, _ = await bus.active()
     assert active is not None
     assert (active.version, active.generation) == (numbered(2), 3)

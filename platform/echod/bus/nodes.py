@@ -10,6 +10,7 @@ import msgspec
 
 from echod.bus.answers import Active, BeatAnswer, NodeRow, TickAnswer, Told
 from echod.bus.clock import NODE_LEASE_MS, monotonic_ms
+from echod.bus.driving import driven_ms
 from echod.bus.timing import Timing, roll
 from echod.errors import BusAway, BusError, BusUnfit, LeaseGone
 from echod.model.ids import JobId, NodeId, VersionId
@@ -167,9 +168,12 @@ class Nodes(Timing):
         After the clock went back this has those that had died, too, for one lease from the first beat
         (include/nodes.lua): whoever waits for nodes waits for one too many rather than for one too few.
         """
-        flat = await self.link.command("HGETALL", self.keys.nodes)
+        time, setting, flat = await self.link.commands(
+            [("TIME",), ("GET", self.keys.clock), ("HGETALL", self.keys.nodes)]
+        )
+        now_ms = min(driven_ms(time, setting), self.clock.now_ms())  # ours may not have heard of a step yet
         rows = [_node(int(flat[index]), flat[index + 1]) for index in range(0, len(flat), 2)]
-        return sorted((row for row in rows if row.lease_ends_ms > self.clock.now_ms()), key=lambda row: row.number)
+        return sorted((row for row in rows if row.lease_ends_ms > now_ms), key=lambda row: row.number)
 
 
 _entry = msgspec.msgpack.Decoder()

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from echod.bus.answers import Active
+from echod.bus.clock import NODE_LEASE_MS
 from echod.bus.core import Core
 from echod.model.ids import VersionId
 
@@ -50,7 +51,9 @@ class Versions(Core):
         twice, nor back from what another switched to since.
         """
         call = secrets.token_hex(8)
-        generation, at_ms = await self.run("activate", version=version, errors=errors, call=call)
+        generation, at_ms = await self.run(
+            "activate", version=version, errors=errors, call=call, lease_ms=NODE_LEASE_MS
+        )
         return Active(version, generation, at_ms)
 
     async def warm(self, version: VersionId) -> str:

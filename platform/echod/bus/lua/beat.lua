@@ -63,9 +63,9 @@ for i = first, last do
     next_in_ms = heal_in_ms
   elseif pump == '1' then
     local dues_before = #due
-    local to_lanes, lost, cut, soonest = turn(q, math.max(math.min(budget, 200), 1), tonumber(roll), due)
+    local to_lanes, lost, cut, soonest, others = turn(q, math.max(math.min(budget, 200), 1), tonumber(roll), due)
     promoted, recovered, more, next_in_ms = promoted + to_lanes, recovered + lost, more or cut, sooner(soonest, heal_in_ms)
-    budget = budget - to_lanes - lost - (#due - dues_before)
+    budget = budget - to_lanes - lost - others - (#due - dues_before)
     local share = math.max(math.min(budget, 100), 1)
     local redated, trimmed, buried = redate(q, share), trim_archive(q, share), trim_morgue(q, share)
     budget = budget - redated - trimmed - buried

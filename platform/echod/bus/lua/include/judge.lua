@@ -22,10 +22,10 @@ local function recount(q, id)
   if redis.call('ZSCORE', q.ring, lane) then reseat(q, lane) end
 end
 
--- Go on judging, if there is anything to judge. Answers whether something is left.
+-- Go on judging, if there is anything to judge. Answers whether something is left, and how many were looked at.
 local function judge_lanes(q)
   local policy, done = policy_of(q), 0
-  if not policy.judge then return false end
+  if not policy.judge then return false, 0 end
   local most = policy.batch_wait > 0 and GATHERING_JUDGED or LANES_JUDGED
   while policy.judge and done < most do
     local set, cursor = string.match(policy.judge, '(%a+) (%d+)')
@@ -45,7 +45,7 @@ local function judge_lanes(q)
     redis.call('HDEL', q.meta, 'judge')
   end
   woken = true
-  return policy.judge
+  return policy.judge, done
 end
 
 -- Never past what an unfinished judgement has still to do: jobs that are not counted yet would stay so.
@@ -75,9 +75,11 @@ local function apply_limits(q)
 end
 
 -- A tick's part: windows that are over leave nothing behind, and after the clock stepped back, lanes do not stay where an
--- instant of the old time has put them.
-local function keep_limits(q)
-  local over = redis.call('ZRANGEBYSCORE', q.windows, '-inf', now, 'LIMIT', 0, LANES_JUDGED)
+-- instant of the old time has put them. Answers whether something is left, and how much was done; a call that may do no more than
+-- one thing leaves the lanes to the queue's own tick.
+local function keep_limits(q, limit)
+  local most = limit > 1 and LANES_JUDGED or 1
+  local over = redis.call('ZRANGEBYSCORE', q.windows, '-inf', now, 'LIMIT', 0, most)
   call_with('ZREM', q.windows, over)
   for _, lane in ipairs(over) do redis.call('HDEL', q.lanes, lane .. ':s') end
   if lane_limits(q) or policy_of(q).batch_wait > 0 then
@@ -85,5 +87,7 @@ local function keep_limits(q)
     if seen and now < seen - CLOCK_BACK_MS then judge_from(q, 'windows') end
     if not seen or seen ~= now then redis.call('HSET', q.meta, 'seen', now) end
   end
-  return judge_lanes(q) or #over == LANES_JUDGED
+  if limit <= 1 then return policy_of(q).judge or #over == most, #over end
+  local is_left, judged = judge_lanes(q)
+  return is_left or #over == most, #over + judged
 end

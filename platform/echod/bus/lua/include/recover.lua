@@ -1,6 +1,6 @@
 -- What is due in a queue: scheduled jobs, lanes that wait for an instant, leases that ended; and when something is due next.
--- KEYS job: schedule later active counted repeat repeat: ring meta global.hold
--- INCLUDE judge
+-- KEYS job: schedule later active counted repeat repeat: ring meta
+-- INCLUDE judge steps
 local UNBEGUN_LIMIT = 10
 local DEFAULT_RETRIES, DEFAULT_LEASE_MS = 3, 15000
 
@@ -13,7 +13,7 @@ local function promote(q, limit)
   end
   local lanes = redis.call('ZRANGEBYSCORE', q.later, '-inf', now, 'LIMIT', 0, limit)
   for _, lane in ipairs(lanes) do reseat(q, lane, true) end
-  return #ids, #ids == limit or #lanes == limit
+  return #ids, #ids == limit or #lanes == limit, #lanes
 end
 
 -- As policy/backoff.py: full jitter over min(cap, base * 2^(failures - 1)); linear; constant; list, whose last repeats.
@@ -82,87 +82,6 @@ local function lose(q, id, roll)
   end
 end
 
--- If the server's clock went forward by more than a lease, or the server was out of reach, holders had no chance to renew: for
--- one lease more nothing is recovered. A pump that was merely silent is no reason: its own monotonic time passed as well.
--- Leases that expired before the outage are recovered at once; else flapping connections could postpone recovery for ever.
--- A step is on record for as long as it is long, an hour at most: it matters to leases that are shorter, and to them for one lease.
--- Queues differ in their leases, so a small step must not end the hold of a large one.
--- A pump at its first tick knows no time: if no pump has beaten for longer than pumps do, that is an outage, too; and so is a
--- last beat in the future, for TIME went back, and who knows where it was meanwhile.
--- `hold` has steps [at, by ms, since: leases that end from here on are on hold] and `seen`: a pump's last beat.
-local OUTAGE_STEP_MS, SILENCE_MS, STEP_KEPT_MS, STEPS_KEPT, SAME_MS = 2 ^ 50, 25000, 3600000, 16, 1000
-
--- What is on record. If TIME has gone back since, perhaps by less than the step, a record counts from now on.
-local function known_steps()
-  local packed, went_back = redis.call('HGET', g.hold, 'steps'), false
-  local steps = packed and cmsgpack.unpack(packed) or {}
-  for _, each in ipairs(steps) do
-    if each[1] > now then each[1], went_back = now, true end
-  end
-  if went_back then redis.call('HSET', g.hold, 'steps', cmsgpack.pack(steps)) end
-  return steps
-end
-
--- Ticks of many queues leave together, and all of them see one step.
-local function record_step(step, since)
-  local steps, is_known = {}, false
-  local before = since > 0 and math.min(since, now) or now
-  for _, each in ipairs(known_steps()) do
-    if not is_known and now - each[1] <= SAME_MS and math.abs(each[3] - since) <= SAME_MS then
-      each[1], each[2], each[3], is_known = now, math.max(each[2], step), math.min(each[3], since), true
-      steps[#steps + 1] = each
-    elseif before < each[1] + math.min(each[2], STEP_KEPT_MS) then
-      steps[#steps + 1] = each
-    end
-  end
-  if not is_known then steps[#steps + 1] = {now, step, since} end
-  if #steps > STEPS_KEPT then table.remove(steps, 1) end
-  redis.call('HSET', g.hold, 'steps', cmsgpack.pack(steps))
-end
-
--- Answers the step in ms, -1 for an outage, 0 for a step too small to mention.
-local function note_step(expected_ms)
-  if expected_ms == 0 then
-    local seen = tonumber(redis.call('HGET', g.hold, 'seen'))
-    if not seen or math.abs(now - seen) <= SILENCE_MS then return 0 end
-    expected_ms = seen > now and -1 or -seen
-  end
-  local step, since = now - expected_ms, 0
-  if expected_ms < 0 then step, since = OUTAGE_STEP_MS, -expected_ms end
-  if step < 0 then known_steps() end
-  if step <= 1000 then return 0 end
-  record_step(step, since)
-  return step == OUTAGE_STEP_MS and -1 or step
-end
-
--- The earliest end of a lease that is on hold now, nil where none is; and for how long.
--- An outage that began within the hold of a step holds all, as the step did: TIME may have stepped over that hold meanwhile.
--- One within the hold of another outage does not, or flapping connections could postpone recovery for ever.
-local function held_from(lease_ms)
-  local from, left, stepped = nil, nil, {}
-  for _, each in ipairs(known_steps()) do
-    local at, step, since = each[1], each[2], each[3]
-    if step > lease_ms then
-      if step < OUTAGE_STEP_MS then stepped[#stepped + 1] = at end
-      for _, one in ipairs(stepped) do
-        if one <= since and since < one + lease_ms then since = 0 end
-      end
-      if now < at + lease_ms then
-        from, left = math.min(from or math.huge, since), math.max(left or 0, at + lease_ms - now)
-      end
-    end
-  end
-  return from, left
-end
-
--- Whether TIME has stepped within so long: who has not been heard of since may be alive.
-local function has_stepped_within(ms)
-  for _, each in ipairs(known_steps()) do
-    if now < each[1] + ms then return true end
-  end
-  return false
-end
-
 local function fraction(roll, index) return (roll + index * 0.61803398875) % 1 end
 
 -- Answers recovered, more, and for how long recovery is on hold.
@@ -214,12 +133,12 @@ local function next_event(q, hold_ms, skip_due)
   return soonest and math.max(soonest - now, 0) or false
 end
 
--- One bounded turn over a queue: promoted, recovered, more, next event in ms (or false).
+-- One bounded turn over a queue: promoted, recovered, more, next event in ms (or false), and what else it looked at.
 local function turn(q, limit, roll, found)
-  local more_judged = keep_limits(q)
-  local promoted, more_due = promote(q, limit)
+  local more_judged, judged = keep_limits(q, limit)
+  local promoted, more_due, lanes = promote(q, limit)
   local recovered, more_lost, hold_ms = recover(q, limit, roll)
   local dues = due_recurrences(q, limit, found)
   local more = more_due or more_lost or more_judged or dues == limit
-  return promoted, recovered, more, next_event(q, hold_ms, dues)
+  return promoted, recovered, more, next_event(q, hold_ms, dues), judged + lanes
 end
