@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from echod.cli.app import VERBS, run
+from echod.gateway.jobs import MOST
 
 from .conftest import Gateway
 
@@ -165,6 +166,16 @@ def test_lists_are_tables_for_people_and_json_for_programs(
     assert "--cursor next" in said.err
     assert run(["jobs", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"jobs": [JOB], "cursor": "next"}
+
+
+def test_a_list_of_jobs_is_as_long_as_the_gateway_gives_at_once(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.says("GET", f"/jobs?limit={MOST}", {"jobs": [JOB], "cursor": None})
+    assert run(["jobs", "--limit", str(MOST)]) == 0
+    assert run(["jobs", "--limit", str(MOST + 1)]) == 2
+    assert f"1<=x<={MOST}" in capsys.readouterr().err
+    assert len(gateway.asked) == 1
 
 
 def test_a_job_is_shown_with_its_error(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
