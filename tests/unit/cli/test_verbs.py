@@ -245,6 +245,16 @@ def test_pause_tells_functions_from_schedules(gateway: Gateway, name: str, path:
     assert run(["pause", name]) == 0
 
 
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_one_lane_can_be_paused_and_resumed(gateway: Gateway, capsys: pytest.CaptureFixture[str], action: str) -> None:
+    gateway.says("POST", f"/functions/shop.pack/{action}?lane=Bo+%26+co", {})
+    assert run([action, "shop.pack", "--lane", "Bo & co"]) == 0
+    assert capsys.readouterr().out == f"shop.pack lane Bo & co {action}d\n"
+    for refused in (["a/b", "--lane", "c"], ["shop.pack", "--lane", ""]):  # and not a whole function in its place
+        assert run([action, *refused]) == 2
+    assert len(gateway.asked) == 1
+
+
 def test_init_writes_a_project_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["init", str(tmp_path / "app")]) == 0
     assert (tmp_path / "app" / "functions" / "hello.py").exists()
