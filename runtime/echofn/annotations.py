@@ -173,7 +173,8 @@ if TYPE_CHECKING:
         timeout: after it the run and every process it started are killed
         workers: fewest and most processes on each node; as many as it has CPUs
         priority: lower runs first within its lane
-        unique: at most one job per value of this path, or per payload (True), for as long as `until` says
+        unique: at most one job per value of this path, or per payload (True), for as long as `until` says; a schedule's
+            jobs have no value, and go by its `overlap`
         until: how long a unique key holds, this one's or a caller's own: until "done", until "started", which is when a
             worker takes the job, or for a time from the mint on
         max_pending: callers beyond it get 429

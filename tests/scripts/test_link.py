@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -647,6 +648,19 @@ def test_an_older_server_is_unfit_and_told_so(version: str) -> None:
 def test_what_a_server_says_has_one_meaning(said: str, meant: type[EchodError]) -> None:
     """Full: what ends goes on, and room is made. Away: asked again in a while. Read-only: another server is meant."""
     assert type(translate(hiredis.ReplyError(said))) is meant
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("OOM command not allowed when used memory > 'maxmemory'.", "memory limit.*raise its maxmemory, or drain"),
+        ("READONLY You can't write against a read only replica.", "replica.*give the primary's address"),
+        ("WRONGPASS invalid username-password pair or user is disabled.", "does not take the user or password.*--bus"),
+    ],
+)
+def test_what_callers_can_see_of_a_servers_fault_says_what_to_do(said: str, told: str) -> None:
+    error = translate(hiredis.ReplyError(said))
+    assert re.fullmatch(f"{said.split()[0]} .*{told}.*", str(error))
 
 
 async def test_a_server_in_cluster_mode_is_unfit_and_so_is_a_sentinel() -> None:

@@ -25,7 +25,7 @@ from echod.bus.occurring import CALL_OCCURRENCES
 from echod.bus.timing import TICK_LIMIT
 from echod.errors import BusAway
 from echod.model.ids import NodeId, VersionId, branded
-from echod.model.job import Child, Done, Hold, Job, Mint, RunRecord
+from echod.model.job import Child, Done, Hold, Job, Mint, Minted, RunRecord, Unique
 from echod.policy import catchup
 from echod.policy.recurring import stored
 from echod.pump import convergence, occurrences
@@ -321,6 +321,20 @@ async def test_every_is_anchored_and_never_drifts(node: Node, server: Server, tm
     dues = await node.dues()
     assert dues[0] == ms("2026-06-01T12:01:05Z")
     assert dues == list(range(dues[0], dues[-1] + 20_000, 20_000))
+
+
+async def test_each_instant_has_its_job_although_its_function_is_unique(node: Node, server: Server) -> None:
+    """A key would leave an instant without an outcome: what may lie beside what is `overlap`'s to say."""
+    server.clock.set(ms("2026-06-01T12:00:00.500Z"))
+    await node.deploy(function(EveryTrigger("", 1_000), policy=Policy(unique=True)))
+    key = Unique("a caller's", until="done")
+    (called,) = await mint(node.bus, "shop.tick", unique=key)
+    server.clock.advance(3_000)
+    await node.settle()
+    first = ms("2026-06-01T12:00:01Z")
+    assert await node.dues() == [first, first + 1000, first + 2000]
+    again = Mint(id=node.bus.new_job_id(), payload=b"\x01", unique=key)
+    assert await node.bus.mint("shop.tick", [again]) == [Minted(called, duplicate=True)]
 
 
 # ---- the life of a recurrence ---------------------------------------------------------------------------------------

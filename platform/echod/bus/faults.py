@@ -28,6 +28,8 @@ _KINDS: dict[str, type[EchodError]] = {
 }
 _WHERE = "--bus valkey://:PASSWORD@HOST:PORT (a user's of an ACL: USER:PASSWORD@), or ECHOD_BUS"
 _SAID = {
+    "OOM": "OOM the bus is at its memory limit and takes no new jobs; raise its maxmemory, or drain what waits",
+    "READONLY": "READONLY the bus is a replica, and takes no writes; await its failover, or give the primary's address",
     "NOAUTH": f"NOAUTH the bus asks for a password; give it in its address: {_WHERE}",
     "WRONGPASS": f"WRONGPASS the bus does not take the user or password in its address; mend {_WHERE}",
 }

@@ -58,7 +58,7 @@ class Waiting:
                 self._events.pop(job, None)
 
     async def ended(self, job: JobId, queue: str, event: asyncio.Event, seconds: float, *, told: bool) -> Job | None:
-        """The record of `job` once it ended, or None when it did not within `seconds`, or the bus cannot say.
+        """The record of `job` once it ended, or None when it did not within `seconds`, is gone, or the bus cannot say.
 
         `told`: its news comes to us; else that is asked for.
         """
@@ -78,12 +78,10 @@ class Waiting:
             except TimeoutError:
                 pass
             event.clear()
-            try:
+            with contextlib.suppress(BusError):
                 record = await self._bus.job(job, queue=queue)
-            except BusError:
-                record = None
-            if record is not None and record.state in ENDED:
-                return record
+                if record is None or record.state in ENDED:
+                    return record
             if loop.time() >= deadline or self._closing:
                 return None
             if not told:

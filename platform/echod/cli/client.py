@@ -46,9 +46,9 @@ class Client:
         """The JSON at `path`; raises as `call` does."""
         return self.call("GET", _asked(path, query)).body
 
-    def post(self, path: str) -> Json:
+    def post(self, path: str, **query: object) -> Json:
         """What an operator's action answers."""
-        return self.call("POST", path).body
+        return self.call("POST", _asked(path, query)).body
 
     def send(self, method: str, path: str, body: object) -> Json:
         """What is answered to a JSON body."""

@@ -15,7 +15,7 @@ STATES = ("pending", "scheduled", "active", "done", "dead", "cancelled")
 @click.option("--function", metavar="NAME", help="Only jobs of this function.")
 @click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
 @click.option("--lane", help="Only jobs of this lane.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000))
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 200))
 @click.option("--cursor", help="Go on where the last list ended.")
 @asks
 def jobs(

@@ -145,23 +145,32 @@ def backfill(schedule: str, from_: str, to: str | None, limit: int, plan: bool, 
     click.echo(f"{schedule}: {did['instants']} instants{span}{made}")
 
 
-@click.command()
-@click.argument("name", metavar="FUNCTION|SCHEDULE")
-@asks
-def pause(name: str, url: str | None, as_json: bool) -> None:
-    """Pause a function (its jobs wait), or one schedule of it (its instants are skipped, and counted)."""
-    _switch(name, "pause", url, as_json)
+_of_lane = click.option("--lane", help="Of the function only this lane; `-` is the one without a name.")
 
 
 @click.command()
 @click.argument("name", metavar="FUNCTION|SCHEDULE")
+@_of_lane
 @asks
-def resume(name: str, url: str | None, as_json: bool) -> None:
-    """Resume what was paused."""
-    _switch(name, "resume", url, as_json)
+def pause(name: str, lane: str | None, url: str | None, as_json: bool) -> None:
+    """Pause a function or one lane of it (jobs wait), or one schedule (its instants are skipped, and counted)."""
+    _switch(name, "pause", lane, url, as_json)
 
 
-def _switch(name: str, action: str, url: str | None, as_json: bool) -> None:
+@click.command()
+@click.argument("name", metavar="FUNCTION|SCHEDULE")
+@_of_lane
+@asks
+def resume(name: str, lane: str | None, url: str | None, as_json: bool) -> None:
+    """Resume what was paused: a lane is resumed by its name, and not with its function."""
+    _switch(name, "resume", lane, url, as_json)
+
+
+def _switch(name: str, action: str, lane: str | None, url: str | None, as_json: bool) -> None:
     kind = "schedules" if "/" in name else "functions"
-    answer = Client(url).post(f"/{kind}/{part(name)}/{action}")
-    print_json(answer) if as_json else click.echo(f"{name} {action}d")
+    if lane is not None and kind == "schedules":
+        raise click.UsageError(f"expected a function with --lane, got the schedule {name}")
+    if lane == "":
+        raise click.UsageError("--lane: expected a lane, got ''; the one without a name is -")
+    answer = Client(url).post(f"/{kind}/{part(name)}/{action}", lane=lane)
+    print_json(answer) if as_json else click.echo(f"{name}{'' if lane is None else f' lane {lane}'} {action}d")

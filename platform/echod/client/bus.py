@@ -25,7 +25,7 @@ import msgspec
 from echod.bus import Bus
 from echod.bus.waiting import Waiting
 from echod.client.connection import CLOSED
-from echod.client.orders import Order, Record, Ticket, instant_text, unknown
+from echod.client.orders import Order, Record, Ticket, instant_text, known_ms, unknown
 from echod.client.repeats import Repeat, Schedule
 from echod.errors import (
     BusAbsent,
@@ -50,7 +50,6 @@ from echofn.manifest import Function
 T = TypeVar("T")
 UNHEARD_S = 2.0  # where nobody ever listened: it may be just starting
 AT_ONCE = 256  # orders of enqueue_many under way
-KEPT_MS = 60_000  # for how much longer than its client's patience the bus knows an order
 _PAUSE_S = 0.1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -91,14 +90,15 @@ class BusDoor:
         call = self._call(function, order, bus.clock.now_ms())
         mint = calls.mint_of(function, call, await self._id(bus))
         if mint.once is None:
-            once = Unique(f"client:{order.key}", int(self._patience_s * 1000) + KEPT_MS)
+            once = Unique(f"client:{order.key}", known_ms(self._patience_s))
             mint = msgspec.structs.replace(mint, once=once)
         mint_it = partial(bus.mint_outside, function.name, mint, fsync=order.durable)
         minted = await self._kept_asking(mint_it, again=(BusAway, BusFull, Unconfirmed))
         is_later = bool(order.in_ms) or (order.at_ms is not None and order.at_ms > bus.clock.now_ms())
-        state: State = "scheduled" if is_later else "pending"
-        if minted.duplicate and (job := await self._kept_asking(partial(bus.job, minted.id, queue=function.name))):
-            state = job.state
+        state: State | None = "scheduled" if is_later else "pending"
+        if minted.duplicate:
+            job = await self._kept_asking(partial(bus.job, minted.id, queue=function.name))
+            state = job.state if job else None
         return Ticket(minted.id, function.name, state)
 
     async def enqueue_many(self, orders: Sequence[Order]) -> list[Ticket | EchodError]:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from echod.client.connection import Broken, Connections, Reply, Unreachable
-from echod.client.orders import Order, Record, Ticket, fits_a_header, instant_text, unknown
+from echod.client.orders import Order, Record, Ticket, fits_a_header, instant_text, known_ms, unknown
 from echod.client.repeats import Repeat, Schedule
 from echod.errors import (
     BusAway,
@@ -36,6 +36,8 @@ from echod.errors import (
     UnknownFunction,
 )
 from echod.model.ids import is_job_id
+from echod.policy.calls import KEY_MS
+from echofn.units import duration_text
 
 ATTEMPT_S = 10.0  # for one answer
 UNHEARD_S = 2.0  # where nobody ever answered: it may be just starting
@@ -62,6 +64,7 @@ class HttpDoor:
         self._waiting = 0
         self._was_heard = False  # somebody listens there, or did
         self._patience_s = patience_s
+        self._known_for = duration_text(min(known_ms(patience_s), KEY_MS))
 
     async def close(self) -> None:
         self._ways.close()
@@ -76,6 +79,7 @@ class HttpDoor:
             return told
         headers = {**_MSGPACK, "Idempotency-Key": order.key}
         wishes = {
+            "Echo-Key-For": None if order.is_keyed else self._known_for,
             "Echo-Lane": order.lane,
             "Echo-Delay": None if order.in_ms is None else f"{order.in_ms}ms",
             "Echo-At": None if order.at_ms is None else instant_text(order.at_ms),
@@ -92,7 +96,8 @@ class HttpDoor:
         told: list[Ticket | EchodError] = []
         for chunk in _chunks(orders):
             try:
-                reply = await self._sure("POST", "/jobs", msgspec.msgpack.encode([*map(_ordered, chunk)]), _MSGPACK)
+                body = msgspec.msgpack.encode([_ordered(order, self._known_for) for order in chunk])
+                reply = await self._sure("POST", "/jobs", body, _MSGPACK)
             except EchodError as error:
                 if not told:
                     raise
@@ -226,9 +231,10 @@ def _chunks(orders: Sequence[Order]) -> Iterator[Sequence[Order]]:
     yield orders[start:]
 
 
-def _ordered(order: Order) -> dict[str, Any]:
+def _ordered(order: Order, known_for: str) -> dict[str, Any]:
     """An order as POST /jobs takes it; the payload is msgpack already."""
     said = {
+        "key_for": None if order.is_keyed else known_for,
         "lane": order.lane,
         "delay": None if order.in_ms is None else f"{order.in_ms}ms",
         "at": None if order.at_ms is None else instant_text(order.at_ms),

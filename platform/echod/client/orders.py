@@ -23,13 +23,14 @@ from echofn.units import duration_ms
 
 Duration = str | int | float | timedelta
 T = TypeVar("T")
+KEPT_MS = 60_000  # for how much longer than its client's patience an order is known by its key
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A job to enqueue. `payload` is msgpack; None: as the function's policy says.
 
-    `key` names this request, and is the caller's own (`is_keyed`) or made for the length of the call.
+    `key` names this request, and is the caller's own (`is_keyed`) or made for the length of the call (`known_ms`).
     """
 
     function: str
@@ -50,11 +51,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """What is known of a job that was enqueued."""
+    """What is known of a job that was enqueued. `state` None: it has ended, and retention has deleted it since."""
 
     id: str
     function: str
-    state: State
+    state: State | None
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,6 +206,11 @@ def order_of(
         durable=durable,
         is_keyed=key is not None,
     )
+
+
+def known_ms(patience_s: float) -> int:
+    """How long a key that the client made names its job: nobody sends the order again after that."""
+    return int(patience_s * 1000) + KEPT_MS
 
 
 def packed(target: Target, function: Callable[..., Any] | str, payload: object) -> bytes:

@@ -52,6 +52,7 @@ async def invoke(desk: Desk, request: Request) -> Response:
         priority=wishes.priority,
         unique=wishes.unique,
         key=wishes.key,
+        key_ms=wishes.key_ms,
         digest=hashlib.sha256(given.packed).hexdigest() if wishes.key is not None else "",
         version=wishes.version,
     )
@@ -152,14 +153,14 @@ def _pinned(mint: Mint) -> dict[str, str]:
     return {"Echo-Version": mint.version} if mint.version else {}
 
 
-async def state_of(desk: Desk, queue: str, minted: Minted, *, is_later: bool) -> str:
-    """Of a job that was just minted. One that was there before may have come any way since."""
-    state: str = "scheduled" if is_later else "pending"
+async def state_of(desk: Desk, queue: str, minted: Minted, *, is_later: bool) -> str | None:
+    """Of a job that was just minted. One that was there before may have come any way since; None: it is gone, since a
+    key of a fixed time may outlive its job."""
     if minted.duplicate:
         with contextlib.suppress(BusError):
             job = await desk.bus.job(minted.id, queue=queue)
-            state = job.state if job else state
-    return state
+            return job.state if job else None
+    return "scheduled" if is_later else "pending"
 
 
 def _result(job: Job, headers: dict[str, str]) -> Response:

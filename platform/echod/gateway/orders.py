@@ -31,17 +31,27 @@ from echofn.children import wait_ms
 from echofn.codec import NIL
 from echofn.frames import FURTHEST_PRIORITY, MAX_KEY
 from echofn.manifest import Function
+from echofn.units import duration_ms
 
 MOST_ORDERS = 1_000
 MAX_ORDERS_BYTES = 4 * 1024 * 1024
 _TURN = 32  # orders between two looks at who else wants something of the loop
-_ELSEWHERE = ("Idempotency-Key", "Echo-Lane", "Echo-Delay", "Echo-At", "Echo-Unique", "Echo-Priority", "Echo-Version")
+_ELSEWHERE = (
+    "Idempotency-Key",
+    "Echo-Key-For",
+    "Echo-Lane",
+    "Echo-Delay",
+    "Echo-At",
+    "Echo-Unique",
+    "Echo-Priority",
+    "Echo-Version",
+)
 Key = Annotated[str, Meta(min_length=1, max_length=MAX_KEY)]
 
 
 class OrderShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A job to mint, with what the headers of a single call say: `key` is its Idempotency-Key, `delay` as "5m" or in
-    seconds, `at` an RFC 3339 instant."""
+    """A job to mint, with what the headers of a single call say: `key` is its Idempotency-Key, `key_for` how long it
+    names its job if that is less than a day, `delay` as "5m" or in seconds, `at` an RFC 3339 instant."""
 
     function: Annotated[str, Meta(min_length=1)]
     payload: Any = None
@@ -50,6 +60,7 @@ class OrderShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     at: str | None = None
     unique: Key | None = None
     key: Key | None = None
+    key_for: str | Annotated[float, Meta(gt=0)] | None = None
     priority: Annotated[int, Meta(ge=-FURTHEST_PRIORITY, le=FURTHEST_PRIORITY)] | None = None
     version: str | None = None
 
@@ -62,7 +73,7 @@ class OrderTold(msgspec.Struct):
 
     id: JobText | msgspec.UnsetType = msgspec.UNSET
     function: str | msgspec.UnsetType = msgspec.UNSET
-    state: State | msgspec.UnsetType = msgspec.UNSET
+    state: State | msgspec.UnsetType | None = msgspec.UNSET
     url: str | msgspec.UnsetType = msgspec.UNSET
     problem: ProblemShape | msgspec.UnsetType = msgspec.UNSET
 
@@ -147,6 +158,7 @@ def _place(desk: Desk, order: OrderShape, version: str, function: Function, *, i
     except ValueError as error:
         raise Problem("invalid-parameter", f"{'at' if order.delay is None else 'delay'}: {error}") from None
     call = calls.Call(
+        key_ms=_key_ms(order),
         value=payload.value,
         packed=payload.packed,
         lane=order.lane,
@@ -160,6 +172,17 @@ def _place(desk: Desk, order: OrderShape, version: str, function: Function, *, i
     )
     mint = calls.mint_of(function, call, desk.bus.new_job_id())
     return _Placed(function.name, mint, bool(in_ms) or (due_ms is not None and due_ms > now_ms))
+
+
+def _key_ms(order: OrderShape) -> int:
+    if order.key_for is None:
+        return calls.KEY_MS
+    try:
+        if order.key is None:
+            raise ValueError("expected key beside it, got none")
+        return calls.key_ms(duration_ms(order.key_for))
+    except ValueError as error:
+        raise Problem("invalid-parameter", f"key_for: {error}") from None
 
 
 async def _minted(desk: Desk, placed: Sequence[_Placed | Problem]) -> list[View]:

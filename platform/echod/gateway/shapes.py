@@ -28,11 +28,11 @@ class ProblemShape(msgspec.Struct, rename={"kind": "type"}):
 
 
 class Accepted(msgspec.Struct):
-    """A job that was minted, or was there already."""
+    """A job that was minted, or was there already. `state` null: it has ended, and retention has deleted it since."""
 
     id: JobText
     function: str
-    state: State
+    state: State | None
     url: str
 
 

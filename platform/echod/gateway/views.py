@@ -128,7 +128,7 @@ def job_view(job: Job, redact: Sequence[str]) -> View:
     }
 
 
-def placed_view(id: str, function: str, state: str) -> View:
+def placed_view(id: str, function: str, state: str | None) -> View:
     """A job, in the answer to what made or changed it."""
     return {"id": id, "function": function, "state": state, "url": f"/jobs/{id}"}
 

@@ -13,8 +13,10 @@ import msgspec
 from starlette.datastructures import Headers
 
 from echod.gateway.problems import Problem
+from echod.policy.calls import KEY_MS, key_ms
 from echofn.children import check_instant, wait_ms
 from echofn.frames import FURTHEST_PRIORITY, MAX_KEY
+from echofn.units import duration_ms
 
 WAIT_CAP_S = 60
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -23,10 +25,11 @@ _WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*(;.*)?", re.IGNORECASE | re
 
 class Wishes(msgspec.Struct, frozen=True):
     """`wait_s` 0: not waiting. `lane`, `unique`, `priority` None: by the function's policy. At most one of `in_ms` and
-    `at_ms`."""
+    `at_ms`. `key_ms`: how long `key` names its job."""
 
     wait_s: int = 0
     key: str | None = None
+    key_ms: int = KEY_MS
     lane: str | None = None
     in_ms: int | None = None
     at_ms: int | None = None
@@ -45,9 +48,14 @@ def wishes_of(headers: Headers, now_ms: int) -> Wishes:
     due_ms = _read(headers, "Echo-At", lambda text: at_ms(text, now_ms))
     if in_ms is not None and due_ms is not None:
         raise Problem("bad-header", "expected Echo-Delay or Echo-At, got both")
+    key = _key(headers, "Idempotency-Key")
+    kept_ms = _read(headers, "Echo-Key-For", lambda text: key_ms(duration_ms(text)))
+    if key is None and kept_ms is not None:
+        raise Problem("bad-header", "Echo-Key-For: expected Idempotency-Key beside it, got none")
     return Wishes(
         wait_s=wait_seconds(",".join(headers.getlist("prefer"))),
-        key=_key(headers, "Idempotency-Key"),
+        key=key,
+        key_ms=KEY_MS if kept_ms is None else kept_ms,
         unique=_key(headers, "Echo-Unique"),
         priority=_priority(_one(headers, "Echo-Priority")),
         lane=_text(_one(headers, "Echo-Lane"), "Echo-Lane"),

@@ -10,8 +10,9 @@ from echod.model.job import NO_LANE, Mint, Unique
 from echod.policy import places
 from echofn import children
 from echofn.manifest import Function, WebhookTrigger
+from echofn.units import duration_text
 
-KEY_MS = 24 * 3_600_000  # how long an idempotency key names its first job
+KEY_MS = 24 * 3_600_000  # how long an idempotency key names its first job, unless its caller needs it for less
 
 WHY_NO_JOB = "it was never minted (a child whose unique key was taken), or its function's keep has trimmed it"
 
@@ -19,8 +20,8 @@ WHY_NO_JOB = "it was never minted (a child whose unique key was taken), or its f
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller asks for. `value` is the payload as paths walk it, `packed` as it is stored.
 
-    None: as the function's policy says. `key` is the caller's own idempotency key, `digest` of what it stands for. At
-    most one of `in_ms` and `at_ms`.
+    None: as the function's policy says. `key` is the caller's own idempotency key, `digest` of what it stands for,
+    `key_ms` how long it names its job. At most one of `in_ms` and `at_ms`.
     """
 
     value: object
@@ -31,8 +32,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     unique: str | None = None
     key: str | None = None
+    key_ms: int = KEY_MS
     digest: str = ""
     version: str | None = None
+
+
+def key_ms(wanted_ms: int) -> int:
+    """For how long a caller wants its key known. Raises ValueError for no time at all, or for more than a day."""
+    if not 0 < wanted_ms <= KEY_MS:
+        raise ValueError(f"expected more than 0s and at most 24h, got {duration_text(wanted_ms)}")
+    return wanted_ms
 
 
 def check_callable(function: Function) -> None:
@@ -53,7 +62,7 @@ def mint_of(function: Function, call: Call, id: JobId, *, wait: str = "") -> Min
         at_ms=call.at_ms,
         priority=policy.priority if call.priority is None else call.priority,
         unique=_unique(function, call),
-        once=None if call.key is None else Unique(f"http:{call.key}", KEY_MS, call.digest),
+        once=None if call.key is None else Unique(f"http:{call.key}", call.key_ms, call.digest),
         version=VersionId(call.version) if call.version else None,
         wait=wait,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from echod.cli.app import VERBS, run
+from echod.gateway.jobs import MOST
 
 from .conftest import Gateway
 
@@ -167,6 +168,16 @@ def test_lists_are_tables_for_people_and_json_for_programs(
     assert json.loads(capsys.readouterr().out) == {"jobs": [JOB], "cursor": "next"}
 
 
+def test_a_list_of_jobs_is_as_long_as_the_gateway_gives_at_once(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.says("GET", f"/jobs?limit={MOST}", {"jobs": [JOB], "cursor": None})
+    assert run(["jobs", "--limit", str(MOST)]) == 0
+    assert run(["jobs", "--limit", str(MOST + 1)]) == 2
+    assert f"1<=x<={MOST}" in capsys.readouterr().err
+    assert len(gateway.asked) == 1
+
+
 def test_a_job_is_shown_with_its_error(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     gateway.says("GET", f"/jobs/{JOB['id']}", JOB)
     assert run(["job", str(JOB["id"])]) == 0
@@ -232,6 +243,16 @@ def test_a_job_is_not_asked_for_what_only_a_function_has(capsys: pytest.CaptureF
 def test_pause_tells_functions_from_schedules(gateway: Gateway, name: str, path: str) -> None:
     gateway.says("POST", path, {})
     assert run(["pause", name]) == 0
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_one_lane_can_be_paused_and_resumed(gateway: Gateway, capsys: pytest.CaptureFixture[str], action: str) -> None:
+    gateway.says("POST", f"/functions/shop.pack/{action}?lane=Bo+%26+co", {})
+    assert run([action, "shop.pack", "--lane", "Bo & co"]) == 0
+    assert capsys.readouterr().out == f"shop.pack lane Bo & co {action}d\n"
+    for refused in (["a/b", "--lane", "c"], ["shop.pack", "--lane", ""]):  # and not a whole function in its place
+        assert run([action, *refused]) == 2
+    assert len(gateway.asked) == 1
 
 
 def test_init_writes_a_project_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -218,6 +218,19 @@ def test_wishes_go_as_headers_and_the_payload_as_msgpack(server: Server) -> None
     assert body == b"\x81\xa1a\xc4\x01\x00"
 
 
+def test_a_key_that_the_client_made_is_known_no_longer_than_it_is_sent(server: Server) -> None:
+    """Or each call would leave a key behind for a day: the bus would grow with the calls, whatever is kept of jobs."""
+    with echod.Client(server.url, timeout="10s") as client:
+        client.enqueue("f.f", 1)
+        client.enqueue("f.f", 1, key="mine")
+        server.answers = [answer(202, {"jobs": [TAKEN], "minted": 1, "refused": 0})]
+        client.enqueue_many("f.f", [1])
+    made, own, many = [request for _, request in server.requests]
+    assert b"\r\nEcho-Key-For: 70s\r\n" in made
+    assert b"Echo-Key-For" not in own
+    assert msgspec.msgpack.decode(many.partition(b"\r\n\r\n")[2])[0]["key_for"] == "70s"
+
+
 @pytest.mark.parametrize("option", ["lane", "unique", "key"])
 def test_no_header_is_smuggled_in(server: Server, option: str) -> None:
     """What a header cannot say goes as one of many orders, whose body can."""
@@ -286,7 +299,7 @@ def test_many_orders_go_in_few_requests_each_with_a_key_of_its_own(server: Serve
     assert [order["payload"] for order in sent] == [{"n": number} for number in range(1200)]
     assert len({order["key"] for order in sent}) == 1200
     assert sent[0] | {"key": "", "payload": 0} == {
-        "function": "f.f", "payload": 0, "key": "", "lane": "a", "delay": "300000ms", "priority": 2
+        "function": "f.f", "payload": 0, "key": "", "key_for": "90s", "lane": "a", "delay": "300000ms", "priority": 2
     }  # fmt: skip
 
 

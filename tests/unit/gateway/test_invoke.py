@@ -214,6 +214,28 @@ async def test_a_key_holds_for_a_day(rig: Rig) -> None:
     assert await rig.mint("hello.any", 1, Idempotency_Key="k") != first
 
 
+async def test_a_key_holds_for_as_long_as_its_caller_needs_it(rig: Rig) -> None:
+    first = await rig.mint("hello.any", 1, Idempotency_Key="k", Echo_Key_For="90s")
+    assert await rig.mint("hello.any", 1, Idempotency_Key="k", Echo_Key_For="90s") == first
+    rig.valkey.clock.advance(90_001)
+    assert await rig.mint("hello.any", 1, Idempotency_Key="k", Echo_Key_For="90s") != first
+    alone = await rig.call("hello.any", 1, Echo_Key_For="90s")
+    assert (alone.status_code, alone.json()["detail"]) == (
+        400,
+        "Echo-Key-For: expected Idempotency-Key beside it, got none",
+    )
+
+
+async def test_of_a_job_that_is_gone_its_key_tells_no_state_and_nobody_waits_for_it(rig: Rig) -> None:
+    first = await rig.mint("hello.any", 1, Idempotency_Key="k")
+    await rig.run("hello.any")
+    await rig.bus.purge("hello.any", [first], ["done"])
+    for headers in ({}, {"Prefer": "wait=30"}):
+        async with asyncio.timeout(15):
+            answer = await rig.call("hello.any", 1, Idempotency_Key="k", **headers)
+        assert (answer.status_code, answer.json()["id"], answer.json()["state"]) == (202, first, None)
+
+
 async def test_fifty_posts_of_one_key_at_once_are_one_job(rig: Rig) -> None:
     ids = await asyncio.gather(*(rig.mint("hello.any", 1, Idempotency_Key="k") for _ in range(50)))
     assert len(set(ids)) == 1
@@ -318,6 +340,7 @@ async def test_an_instant_that_has_passed_is_now(rig: Rig) -> None:
         ("Echo-Version", "x" * 10_000, 422),
         ("Echo-Version", "", 422),
         ("Idempotency-Key", "x" * 256, 400),
+        ("Echo-Key-For", "90s", 400),
         ("Echo-Unique", "", 400),
         ("Echo-Unique", "x" * 256, 400),
         ("Echo-Priority", "high", 400),

@@ -101,6 +101,17 @@ async def test_sent_again_each_order_with_a_key_is_answered_with_its_first_job(r
     assert len({job["id"] for job in twice.json()["jobs"]}) == 1
 
 
+async def test_an_orders_key_holds_for_as_long_as_it_says(rig: Rig) -> None:
+    order = {"function": "hello.any", "payload": 1, "key": "k", "key_for": "90s"}
+    [first] = (await post(rig, [order])).json()["jobs"]
+    assert [each["id"] for each in (await post(rig, [order])).json()["jobs"]] == [first["id"]]
+    rig.valkey.clock.advance(90_001)
+    [later] = (await post(rig, [order])).json()["jobs"]
+    assert later["id"] != first["id"]
+    refused = await post(rig, [{**order, "key_for": "2d"}, {"function": "hello.any", "key_for": 90}])
+    assert problems(refused) == {0: "invalid-parameter", 1: "invalid-parameter"}
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -123,7 +134,7 @@ async def test_a_body_of_another_form_is_refused_whole(rig: Rig, body: object, s
 
 
 async def test_what_goes_for_one_job_alone_is_said_in_its_order(rig: Rig) -> None:
-    for header in ("Idempotency_Key", "Echo_Lane", "Echo_Delay", "Echo_Durable"):
+    for header in ("Idempotency_Key", "Echo_Key_For", "Echo_Lane", "Echo_Delay", "Echo_Durable"):
         answer = await post(rig, [{"function": "hello.any"}], **{header: "x"})
         assert answer.status_code == 400
         assert header.replace("_", "-") in answer.json()["detail"]

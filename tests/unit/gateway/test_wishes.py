@@ -123,6 +123,12 @@ def test_an_idempotency_key_is_bounded(key: str) -> None:
         wishes_of(Headers({"idempotency-key": key}), NOW)
 
 
+@pytest.mark.parametrize("text", ["0s", "25h", "-1s", "soon", ""])
+def test_how_long_a_key_is_known_is_bounded(text: str) -> None:
+    with pytest.raises(Problem, match="Echo-Key-For: expected"):
+        wishes_of(Headers({"idempotency-key": "k", "echo-key-for": text}), NOW)
+
+
 def test_header_text_is_utf_8() -> None:
     raw = [(b"echo-lane", "Zoë 🦊".encode())]
     assert wishes_of(Headers(raw=raw), NOW).lane == "Zoë 🦊"
@@ -131,7 +137,7 @@ def test_header_text_is_utf_8() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Idempotency-Key", "Echo-Lane", "Echo-Delay", "Echo-At", "Echo-Version", "Echo-Durable"]
+    "name", ["Idempotency-Key", "Echo-Key-For", "Echo-Lane", "Echo-Delay", "Echo-At", "Echo-Version", "Echo-Durable"]
 )
 def test_a_header_that_comes_twice_cannot_be_honoured(name: str) -> None:
     raw = [(name.lower().encode(), b"1s"), (name.lower().encode(), b"2s")]
