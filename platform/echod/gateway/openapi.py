@@ -30,6 +30,7 @@ from echofn.manifest import Function, WebhookTrigger
 _PROBLEM = "application/problem+json"
 _JSON = "application/json"
 _COMPONENT = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_CONVERTED = re.compile(r":names?}")  # what the table says of a part of a path besides its name
 _TEXT: View = {"type": "string"}
 _LOWEST, _HIGHEST = -(2**63), 2**64 - 1  # what msgpack, and with it any reader of a payload, can carry
 _CARRIED = "#/components/schemas/Carried"
@@ -129,6 +130,14 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("GET", "/healthz"): Shape("Liveness", {200: system.Healthy}),
     ("GET", "/readyz"): Shape("Readiness", {200: system.Ready, 503: system.Ready}),
 }
+
+
+def query_of(method: str, path: str) -> frozenset[str]:
+    """What the query of a row of the table may say."""
+    shape = SHAPES[method, _CONVERTED.sub("}", path)]
+    return frozenset({*shape.query, *shape.needs})
+
+
 _LINKS: Mapping[Any, Mapping[str, tuple[str, str]]] = {  # by an answer's type: what its `id` or `name` leads to
     shapes.Accepted: {
         name: (operation, "id")
