@@ -381,6 +381,17 @@ def test_both_ways_tell_the_same_of_each_of_many(both: Both) -> None:
     assert [kind for kind, _ in said["http"][1].values()] == ["InvalidPayload"] * 3
 
 
+def test_both_ways_know_the_key_of_a_job_that_is_gone_and_wait_for_none(both: Both) -> None:
+    for way, client in both.ways.items():
+        first = client.enqueue("shop.same", 1, key=f"{way} gone")
+        first.result("90s")
+        both.node.ask("POST", "/functions/shop.same/purge?state=done")
+        again = client.enqueue("shop.same", 1, key=f"{way} gone")
+        assert (again.id, again.state) == (first.id, None)
+        with pytest.raises(echod.Refused, match="keep has trimmed it"):
+            again.result()
+
+
 def test_both_ways_know_a_bus_without_a_version(tmp_path: Path) -> None:
     node = Node(tmp_path).start("start", folder=False, ready=False, ECHOD_TOKEN="secret-0123456789")
     try:

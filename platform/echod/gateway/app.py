@@ -49,6 +49,7 @@ from echod.gateway.limits import Intake
 from echod.gateway.live import Live
 from echod.gateway.overview import Watch
 from echod.gateway.problems import Problem
+from echod.gateway.query import check_known
 from echod.registry.registry import Registry
 
 Handler = Callable[[Desk, Request], Awaitable[Response]]
@@ -192,6 +193,8 @@ class _Place:
             said = f"expected {self._allow}, got {request.method[:20]}"
             raise Problem("wrong-method", said, headers={"Allow": self._allow})
         demand(request, entry.right)
+        if entry.method == "POST" and entry.right == "operate":
+            check_known(request, openapi.query_of(entry.method, entry.path))
         return await entry.handler(self._desk, request)
 
 

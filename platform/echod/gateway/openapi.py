@@ -30,6 +30,7 @@ from echofn.manifest import Function, WebhookTrigger
 _PROBLEM = "application/problem+json"
 _JSON = "application/json"
 _COMPONENT = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_CONVERTED = re.compile(r":names?}")  # what the table says of a part of a path besides its name
 _TEXT: View = {"type": "string"}
 _LOWEST, _HIGHEST = -(2**63), 2**64 - 1  # what msgpack, and with it any reader of a payload, can carry
 _CARRIED = "#/components/schemas/Carried"
@@ -66,6 +67,7 @@ _LOGS: Mapping[str, View] = {
 }
 _NAME: View = {"type": "string", "minLength": 1}
 _WHERE: Mapping[str, View] = {"function": _TEXT}
+_OF: Mapping[str, View] = {"function": _NAME}  # of an action: see check_known
 _WINDOW: View = {"type": "integer", "minimum": SHORTEST_S, "maximum": LONGEST_S}
 _PLAN: Mapping[str, View] = {"plan": {"enum": ["0", "1"]}}
 _STATE: View = {"enum": list(STATES)}
@@ -73,8 +75,8 @@ _TARGET: Mapping[str, View] = {"to": _NAME}
 _LANES: Mapping[str, View] = {"lane": _NAME, **_TARGET}
 _MOVING: Mapping[str, View] = {name: schema for name, schema in bulk.WAITING.items() if name != "lane"}
 _ENDS: Mapping[str, View] = {"state": {"enum": list(bulk.ENDS)}}
-_SWEEP: Mapping[str, View] = {**FILTER, **bulk.SWEEP}
-_DEAD: Mapping[str, View] = {**_WHERE, **_SWEEP}
+_SWEEP: Mapping[str, View] = {**FILTER, **bulk.SWEEP, "lane": _NAME}
+_DEAD: Mapping[str, View] = {**_OF, **_SWEEP}
 _REDRIVING: Mapping[str, View] = {**_DEAD, "rate": bulk.RATE}
 
 SHAPES: Mapping[tuple[str, str], Shape] = {
@@ -83,9 +85,11 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("GET", "/functions/{name}"): Shape("A function", {200: shapes.FunctionWhole}, {"window": _WINDOW}),
     ("GET", "/functions/{name}/logs"): Shape("What its jobs wrote", {200: shapes.FunctionLogs}, _LOGS, streams=True),
     ("POST", "/functions/{name}"): Shape("Call a function", {200: Any, 202: shapes.Accepted}, takes=Any),
-    ("POST", "/functions/{name}/pause"): Shape("Pause a function", {200: shapes.Paused}, {"lane": _TEXT}),
-    ("POST", "/functions/{name}/resume"): Shape("Resume a function", {200: shapes.Paused}, {"lane": _TEXT}),
-    ("POST", "/functions/{name}/drain"): Shape("Cancel what waits", {200: bulk.Drained}, bulk.WAITING),
+    ("POST", "/functions/{name}/pause"): Shape("Pause a function", {200: shapes.Paused}, {"lane": _NAME}),
+    ("POST", "/functions/{name}/resume"): Shape("Resume a function", {200: shapes.Paused}, {"lane": _NAME}),
+    ("POST", "/functions/{name}/drain"): Shape(
+        "Cancel what waits", {200: bulk.Drained}, {**bulk.WAITING, "lane": _NAME}
+    ),
     ("POST", "/functions/{name}/move"): Shape("Move a lane to another", {200: bulk.MovedJobs}, _MOVING, needs=_LANES),
     ("POST", "/functions/{name}/purge"): Shape("Delete ended jobs", {200: bulk.Purged}, _SWEEP, needs=_ENDS),
     ("POST", "/functions/{name}/set"): Shape("Set weight and limits", {200: lanes.SetByHand}, takes=lanes.Change),
@@ -93,9 +97,9 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("POST", "/jobs"): Shape("Mint many jobs", {202: orders.OrdersTaken, 207: orders.OrdersTaken}, takes=orders.Orders),
     ("GET", "/jobs/{id}"): Shape("A job", {200: shapes.Whole}, _WHERE),
     ("GET", "/jobs/{id}/logs"): Shape("What a job wrote", {200: list[shapes.LogShape]}, _WHERE, streams=True),
-    ("POST", "/jobs/{id}/cancel"): Shape("Cancel a job", {200: shapes.Accepted, 202: shapes.Accepted}, _WHERE),
-    ("POST", "/jobs/{id}/redrive"): Shape("Run a dead job again", {200: shapes.Accepted}, _WHERE),
-    ("POST", "/jobs/{id}/move"): Shape("Move a job to a lane", {200: shapes.Accepted}, _WHERE, needs=_TARGET),
+    ("POST", "/jobs/{id}/cancel"): Shape("Cancel a job", {200: shapes.Accepted, 202: shapes.Accepted}, _OF),
+    ("POST", "/jobs/{id}/redrive"): Shape("Run a dead job again", {200: shapes.Accepted}, _OF),
+    ("POST", "/jobs/{id}/move"): Shape("Move a job to a lane", {200: shapes.Accepted}, _OF, needs=_TARGET),
     ("GET", "/schedules"): Shape("All schedules", {200: schedules.Schedules}),
     ("POST", "/schedules"): Shape(
         "Register a schedule", {200: schedules.ScheduleShape, 201: schedules.ScheduleShape}, takes=Wanted
@@ -129,6 +133,14 @@ SHAPES: Mapping[tuple[str, str], Shape] = {
     ("GET", "/healthz"): Shape("Liveness", {200: system.Healthy}),
     ("GET", "/readyz"): Shape("Readiness", {200: system.Ready, 503: system.Ready}),
 }
+
+
+def query_of(method: str, path: str) -> frozenset[str]:
+    """What the query of a row of the table may say."""
+    shape = SHAPES[method, _CONVERTED.sub("}", path)]
+    return frozenset({*shape.query, *shape.needs})
+
+
 _LINKS: Mapping[Any, Mapping[str, tuple[str, str]]] = {  # by an answer's type: what its `id` or `name` leads to
     shapes.Accepted: {
         name: (operation, "id")

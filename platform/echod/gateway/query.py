@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from starlette.requests import Request
 
@@ -24,6 +24,16 @@ FILTER: Mapping[str, View] = {
     "newer": {"type": "string", "pattern": SINCE_PATTERN},
 }
 _DURATION = re.compile(SINCE_PATTERN, re.ASCII)
+
+
+def check_known(request: Request, names: Collection[str]) -> None:
+    """Refuse what no such call asks for, and a lane or function that is empty: the action would be of all."""
+    for name, value in request.query_params.multi_items():
+        if name in ("lane", "function") and not value:
+            raise Problem("invalid-parameter", f"{name}: expected a name, got none; leave it out if all are meant")
+        if name not in names:
+            expected = f"expected {', '.join(sorted(names))}" if names else "expected no parameter"
+            raise Problem("invalid-parameter", f"{shortened(name)}: {expected}, got another")
 
 
 def one_of(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:

@@ -96,6 +96,14 @@ def test_a_redrive_by_filter_names_what_was_refused_and_exits_2(
         (["move", ONE], "--to"),
         (["purge", "shop.pack"], "--state"),
         (["purge", "--state", "done"], "expected NAME"),
+        # A shell's variable that is not set: without the filter all would be meant.
+        (["drain", "shop.pack", "--yes", "--lane", ""], "leave --lane out"),
+        (["purge", "shop.pack", "--state", "done", "--yes", "--lane", ""], "leave --lane out"),
+        (["purge", "--state", "dead", "--yes", "--match", ""], "leave --match out"),
+        (["redrive", "--function", ""], "leave --function out"),
+        (["redrive", "--cause", ""], "leave --cause out"),
+        (["redrive", "--older", "", "--newer", "1h"], "leave --older out"),
+        (["redrive", "--all", "--rate", ""], "leave --rate out"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_it_is_asked(

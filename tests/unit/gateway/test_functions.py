@@ -141,6 +141,17 @@ async def test_nothing_is_claimed_from_a_paused_function_until_it_is_resumed(rig
     await rig.run("hello.any")
 
 
+@pytest.mark.parametrize(
+    "action", ["functions/shop.pack/pause", "functions/shop.pack/drain", "morgue/redrive", "morgue/purge"]
+)
+async def test_an_action_whose_filter_is_misspelt_is_not_of_all(rig: Rig, action: str) -> None:
+    await rig.mint("shop.pack", {"customer": {"id": "a"}})
+    for misspelt in ({"lan": "a"}, {"lane": ""}):
+        answer = await rig.http.post(f"/{action}", params=misspelt)
+        assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (422, next(iter(misspelt)))
+    assert (await rig.run("shop.pack")).lane == "a"
+
+
 async def test_one_lane_is_paused_alone(rig: Rig) -> None:
     for customer in ("a", "b"):
         await rig.mint("shop.pack", {"customer": {"id": customer}})
