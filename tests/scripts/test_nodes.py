@@ -459,10 +459,14 @@ async def test_a_deploy_after_a_step_of_the_clock_leaves_the_version_that_a_live
     await slow.close()
 
 
-async def test_who_has_not_heard_that_the_clock_went_back_sees_the_nodes_that_have(bus: Bus, server: Server) -> None:
+@pytest.mark.parametrize("step_ms", [-7_200_000, 7_200_000])
+async def test_who_has_not_heard_of_a_step_of_the_clock_sees_nodes_that_have_and_nodes_that_have_not(
+    bus: Bus, server: Server, step_ms: int
+) -> None:
     other = await Bus.open(server.address)
     await other.join(NodeId("NODother"))
-    server.clock.advance(-7_200_000)
+    await bus.beat(pump=True)
+    server.clock.advance(step_ms)
     await other.beat(pump=True)
     assert [node.id for node in await bus.nodes()] == ["NOD00000000001", "NODother"]
     await other.close()

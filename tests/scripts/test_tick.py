@@ -403,7 +403,9 @@ async def test_a_clock_that_goes_back_takes_no_run_from_its_holder(bus: Bus, ser
     assert (await bus.extend("f", [hold(alive)], 15_000)).lost == ()
     assert audit(server, "f").active[alive.id] < server.clock.now_ms() + 16_000
     await settle(bus, [done(alive)])
-    await let_pass(bus, server, 3_600_000 + 15_001)
+    await let_pass(bus, server, 3_600_000)
+    assert (await bus.beat(pump=True)).tick.recovered == 0
+    await let_pass(bus, server, 15_001)
     assert (await bus.tick("f")).recovered == 1
     assert audit(server, "f").state_of(dead.id) == "pending"
 
@@ -801,6 +803,79 @@ async def test_a_step_that_a_new_pump_sees_first_takes_no_lease_from_who_is_aliv
     assert (tick.stepped_ms, tick.recovered) == (-1, 0)
     await settle(bus, [done(job) for job in jobs])
     await late.close()
+
+
+async def test_a_pump_that_starts_knows_a_step_from_a_tick_that_saw_the_one_before(bus: Bus, server: Server) -> None:
+    """Set back and on again between two beats, the clock looks untouched to it; a tick has noticed the one back."""
+    await mint(bus)
+    job = await claim_one(bus)
+    await bus.beat(pump=True)
+    server.clock.advance(-7_200_000)
+    await bus.tick("f")
+    await bus.extend("f", [hold(job)], LEASE_MS)
+    server.clock.advance(7_200_000)
+    late = await Bus.open(server.address)
+    await late.join(NodeId("NOD2"))
+    assert (await late.beat(pump=True)).tick.recovered == 0
+    assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
+    await late.close()
+
+
+async def test_a_step_that_two_pumps_saw_holds_what_an_outage_of_the_first_one_hides(bus: Bus, server: Server) -> None:
+    await mint(bus)
+    job = await claim_one(bus)
+    other = await Bus.open(server.address)
+    for pump in (bus, other):
+        await pump.tick("f")
+    server.clock.advance(3_600_000)
+    for pump in (bus, other):
+        assert (await pump.tick("f")).stepped_ms > 0
+        server.clock.advance(50)
+    bus.steps.outage()
+    server.clock.advance(3_600_000)
+    assert (await bus.tick("f")).recovered == 0
+    assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
+    await other.close()
+
+
+async def test_a_step_that_a_pump_told_of_as_an_outage_holds_what_the_next_outage_hides(
+    bus: Bus, server: Server
+) -> None:
+    """One that has just started, on a server that had, too, knows nothing of when its outage began."""
+    await mint(bus)
+    job = await claim_one(bus)
+    late = await Bus.open(server.address)
+    late.steps.restarted()
+    await bus.tick("f")
+    server.clock.advance(3_600_000)
+    for pump in (bus, late):
+        assert (await pump.tick("f")).stepped_ms
+    bus.steps.outage()
+    server.clock.advance(3_600_000)
+    assert (await bus.tick("f")).recovered == 0
+    assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
+    await late.close()
+
+
+@pytest.mark.parametrize(("is_seen", "on_ms"), [(True, 1_800_000), (True, 7_200_000), (False, 1_800_000)])
+async def test_an_outage_after_the_clock_went_back_began_no_later_than_another_pump_looked(
+    bus: Bus, server: Server, is_seen: bool, on_ms: int
+) -> None:
+    await mint(bus)
+    job = await claim_one(bus)
+    other = await Bus.open(server.address)
+    await other.join(NodeId("NOD2"))
+    for pump in (bus, other):
+        await pump.beat(pump=True)
+    server.clock.advance(-3_600_000)
+    if is_seen:
+        await other.beat(pump=True)
+    await other.extend("f", [hold(job)], LEASE_MS)
+    bus.steps.outage()
+    server.clock.advance(on_ms)
+    assert (await bus.tick("f")).recovered == 0
+    assert (await bus.extend("f", [hold(job)], LEASE_MS)).lost == ()
+    await other.close()
 
 
 async def test_however_many_tell_of_outages_a_step_stays_on_record_for_one_lease(bus: Bus, server: Server) -> None:

@@ -171,7 +171,7 @@ class Nodes(Timing):
         time, setting, flat = await self.link.commands(
             [("TIME",), ("GET", self.keys.clock), ("HGETALL", self.keys.nodes)]
         )
-        now_ms = driven_ms(time, setting)  # our own clock may not have heard of a step back yet: nobody would be alive
+        now_ms = min(driven_ms(time, setting), self.clock.now_ms())  # ours may not have heard of a step yet
         rows = [_node(int(flat[index]), flat[index + 1]) for index in range(0, len(flat), 2)]
         return sorted((row for row in rows if row.lease_ends_ms > now_ms), key=lambda row: row.number)
 
