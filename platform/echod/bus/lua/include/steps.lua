@@ -56,7 +56,7 @@ local function silent_since()
 end
 
 -- Answers the step in ms, -1 for an outage, 0 for a step too small to mention. An outage began when the caller last looked, or at
--- `seen` where TIME has gone back since, as another pump has noticed.
+-- `seen` where TIME has gone back since, as another pump has noticed; nobody knows when if that is still ahead.
 local function note_step(expected_ms)
   local step, since, seen = now - expected_ms, 0, silent_since()
   if expected_ms == 0 then
@@ -66,6 +66,7 @@ local function note_step(expected_ms)
     if expected_ms < 0 then
       step, since = OUTAGE_STEP_MS, -expected_ms
       if seen and since - seen > SILENCE_MS then since = seen end
+      if since > now then since = 1 end
     end
     if math.abs(step) > 1000 then redis.call('HSET', g.hold, 'seen', now) end
   end
