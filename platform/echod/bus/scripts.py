@@ -130,7 +130,8 @@ def compose(name: str, *, freeing: bool = False, driven: bool = False) -> Script
         parts.append(f"local MEMORY_IS_OUT = {'true' if freeing else 'false'}")
     parts += [_included(include, driven=driven) for include in includes_of(header)]
     defined, done = _parted("\n".join([*parts, body]))
-    plain = f"#!lua{' flags=' + flags if flags else ''}\n{defined}{done}".encode()
+    # In a function of its own, as in the library: one function has at most 200 locals.
+    plain = f"#!lua{' flags=' + flags if flags else ''}\n{defined}return (function()\n{done}end)()\n".encode()
     digest = hashlib.sha1(plain).hexdigest()
     function = f"{PREFIX}{name}_{digest[:16]}"
     listed = f", flags = {{'{flags}'}}" if flags else ""
