@@ -459,6 +459,23 @@ async def test_a_deploy_after_a_step_of_the_clock_leaves_the_version_that_a_live
     await slow.close()
 
 
+@pytest.mark.parametrize("pumps", ["gone", "flapping"])
+async def test_versions_do_not_pile_up_while_no_pump_runs_or_connections_flap(
+    bus: Bus, server: Server, pumps: str
+) -> None:
+    await bus.beat(pump=True)
+    server.clock.advance(30_000)
+    for number in range(20):
+        if pumps == "flapping":
+            server.clock.advance(20_000)
+            bus.steps.outage()
+            await bus.beat(pump=True)
+        version = VersionId(f"DEP{number:011}")
+        await bus.put_version(version, [b"x"], b"m")
+        await bus.activate(version)
+    assert server.command("ZCARD", bus.keys.versions) == 11
+
+
 @pytest.mark.parametrize("step_ms", [-7_200_000, 7_200_000])
 async def test_who_has_not_heard_of_a_step_of_the_clock_sees_nodes_that_have_and_nodes_that_have_not(
     bus: Bus, server: Server, step_ms: int

@@ -900,6 +900,29 @@ async def test_however_many_tell_of_outages_a_step_stays_on_record_for_one_lease
     await late.close()
 
 
+async def test_an_outage_that_was_told_again_stays_on_record_however_many_came_between(
+    bus: Bus, server: Server
+) -> None:
+    """Two pumps and a holder lost one connection; the holder's pump and the holder are the last to be back."""
+    await mint(bus)
+    job = await claim_one(bus, lease_ms=60_000)
+    server.clock.advance(59_000)
+    other, late = [await Bus.open(server.address) for _ in range(2)]
+    for pump in (other, late):
+        await pump.tick("f")
+    server.clock.advance(2_000)
+    for pump in [*[other] * 16, late, other]:
+        pump.steps.outage()
+        assert (await pump.tick("f")).recovered == 0
+        server.clock.advance(2_500)
+    server.clock.advance(15_000)
+    other.steps.outage()
+    assert (await other.tick("f")).recovered == 0
+    assert (await bus.extend("f", [hold(job)], 60_000)).lost == ()
+    await other.close()
+    await late.close()
+
+
 @pytest.mark.parametrize(("silent_ms", "recovered"), [(18_000, 1), (30_000, 0)])
 async def test_pumps_that_are_silent_for_longer_than_pumps_are_were_away(
     bus: Bus, server: Server, silent_ms: int, recovered: int

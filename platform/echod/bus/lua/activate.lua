@@ -8,7 +8,7 @@
 -- A version that is active already keeps its generation. `call` is the caller's own word for this call: among the last calls,
 -- one that is sent again gets its first answer, even if another version was switched to since.
 -- It runs although memory is out: it is the way back from a version that filled it. After a step of the clock, nodes that live may
--- look dead, so the versions they run stay: a pump's beats forget what nobody needs.
+-- look dead, so the versions stay that any node has said it runs.
 local SWITCHES_KEPT = 200
 local CALLS_KEPT = 20
 local calls = redis.call('HGET', g.active, 'calls')
@@ -40,6 +40,6 @@ end
 local newest = redis.call('ZRANGE', g.versions, -1, -1, 'WITHSCORES')
 redis.call('ZADD', g.versions, math.max(now, (tonumber(newest[2]) or 0) + 1), version)
 
-if not (silent_since() or has_stepped_within(tonumber(lease_ms))) then collect_versions(VERSIONS_AT_ONCE) end
+collect_versions(VERSIONS_AT_ONCE, silent_since() or has_stepped_within(tonumber(lease_ms)))
 publish('switched', version, generation)
 return note(generation, now)

@@ -25,7 +25,8 @@ local function known_steps()
 end
 
 -- Ticks of many queues leave together, and all of them see one step. Of one silence all tell who look, for as long as it lasts. Of
--- too many before this one the oldest outage goes, or else the smallest step: only a step puts live leases far into the past.
+-- too many before this one the outage goes that was told longest ago, or else the smallest step: only a step puts live leases far into
+-- the past.
 local function record_step(step, since)
   local steps, is_known = {}, false
   local before = since > 0 and math.min(since, now) or now
@@ -42,7 +43,8 @@ local function record_step(step, since)
   if #steps > STEPS_KEPT then
     local least = 1
     for i = 2, STEPS_KEPT do
-      if steps[i][2] % OUTAGE_STEP_MS < steps[least][2] % OUTAGE_STEP_MS then least = i end
+      local by, least_by = steps[i][2] % OUTAGE_STEP_MS, steps[least][2] % OUTAGE_STEP_MS
+      if by < least_by or by == least_by and steps[i][1] < steps[least][1] then least = i end
     end
     table.remove(steps, least)
   end
