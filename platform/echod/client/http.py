@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from echod.client.connection import Broken, Connections, Reply, Unreachable
-from echod.client.orders import Order, Record, Ticket, fits_a_header, instant_text, known_ms, unknown
+from echod.client.orders import Order, Record, Ticket, fits_a_header, instant_text, known_ms, since_boot_s, unknown
 from echod.client.repeats import Repeat, Schedule
 from echod.errors import (
     BusAway,
@@ -43,6 +43,7 @@ ATTEMPT_S = 10.0  # for one answer
 UNHEARD_S = 2.0  # where nobody ever answered: it may be just starting
 MOST_WAITS, WAIT_S = 32, 20  # who wait for a job's end at the same time, and for how many seconds in one request
 CHUNK_ORDERS, CHUNK_BYTES = 500, 2 * 1024 * 1024  # half of what the gateway takes at once
+ON_ITS_WAY_MS = 30_000  # at most, and half of KEPT_MS: a request may lie somewhere before it is read
 _PAUSE_S = (0.05, 1.0)  # shortest and longest between two sends
 _LOOK_S = (0.02, 1.0)  # and between two looks at a job
 _AGAIN = frozenset({502, 503, 504})
@@ -64,7 +65,8 @@ class HttpDoor:
         self._waiting = 0
         self._was_heard = False  # somebody listens there, or did
         self._patience_s = patience_s
-        self._known_for = duration_text(min(known_ms(patience_s), KEY_MS))
+        self._known_ms = min(known_ms(patience_s), KEY_MS)
+        self._known_for = duration_text(self._known_ms)
 
     async def close(self) -> None:
         self._ways.close()
@@ -88,8 +90,8 @@ class HttpDoor:
             "Echo-Durable": "fsync" if order.durable else None,
         }
         headers |= {name: value for name, value in wishes.items() if value is not None}
-        reply = await self._sure("POST", f"/functions/{quote(order.function, safe='')}", order.payload, headers)
-        return _ticket(reply.body)
+        path, known_ms = f"/functions/{quote(order.function, safe='')}", KEY_MS if order.is_keyed else self._known_ms
+        return _ticket((await self._sure("POST", path, order.payload, headers, known_ms)).body)
 
     async def enqueue_many(self, orders: Sequence[Order]) -> list[Ticket | EchodError]:
         """Jobs, or why there is none; each once, however often it had to be sent. Raises what refuses all of them."""
@@ -97,7 +99,7 @@ class HttpDoor:
         for chunk in _chunks(orders):
             try:
                 body = msgspec.msgpack.encode([_ordered(order, self._known_for) for order in chunk])
-                reply = await self._sure("POST", "/jobs", body, _MSGPACK)
+                reply = await self._sure("POST", "/jobs", body, _MSGPACK, self._known_ms)
             except EchodError as error:
                 if not told:
                     raise
@@ -163,23 +165,38 @@ class HttpDoor:
         if reply.status != 404:  # gone: an answer before this one was lost, or somebody else's call came first
             self._taken(reply)
 
-    async def _sure(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
+    async def _sure(
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        known_ms: int | None = None,
+    ) -> Reply:
         """An answer that is no refusal. Raises what a problem says."""
-        return self._taken(await self._answered(method, path, body, headers))
+        return self._taken(await self._answered(method, path, body, headers, known_ms=known_ms))
 
     async def _answered(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None, wait_s: int = 0
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        wait_s: int = 0,
+        known_ms: int | None = None,
     ) -> Reply:
         """An answer that does not ask to come back, or the last of them. Raises NothingListens.
 
-        `wait_s`: for how long the gateway was asked to hold it back.
+        `wait_s`: for how long the gateway was asked to hold it back. `known_ms`: for how long it knows what was sent;
+        who was stopped or suspended for longer sends nothing again, which would be another job.
         """
         loop = asyncio.get_running_loop()
         ways = self._waits if wait_s else self._ways
         began, pause = loop.time(), _PAUSE_S[0]
         end = began + wait_s + self._patience_s
+        forgotten_s = float("inf") if known_ms is None else since_boot_s() + (known_ms - ON_ITS_WAY_MS) / 1000
         while True:
-            again_s, last = pause, None
+            again_s, last, trouble = pause, None, None
             try:
                 left = max(end - loop.time(), 0.1)
                 last = await ways.ask(method, path, body, headers or {}, min(ATTEMPT_S + wait_s, left))
@@ -189,12 +206,17 @@ class HttpDoor:
                     return last
                 again_s = max(after_s, pause)
             except Broken as error:
-                is_nobody = isinstance(error, Unreachable) and not self._was_heard
+                is_nobody, trouble = isinstance(error, Unreachable) and not self._was_heard, self._trouble(error)
                 if loop.time() + again_s >= (min(end, began + UNHEARD_S) if is_nobody else end):
-                    raise self._trouble(error) from None
+                    raise trouble from None
             if last is not None and loop.time() + again_s >= end:
                 return last
             await asyncio.sleep(again_s * random.uniform(1.0, 1.2))
+            if since_boot_s() >= forgotten_s:
+                if last is not None:
+                    return last
+                assert trouble is not None
+                raise trouble
             pause = min(pause * 2, _PAUSE_S[1])
 
     def _trouble(self, error: Broken) -> NothingListens:

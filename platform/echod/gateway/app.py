@@ -194,7 +194,7 @@ class _Place:
             raise Problem("wrong-method", said, headers={"Allow": self._allow})
         demand(request, entry.right)
         if entry.method == "POST" and entry.right == "operate":
-            check_known(request, openapi.query_of(entry.method, entry.path))
+            await check_known(request, openapi.query_of(entry.method, entry.path))
         return await entry.handler(self._desk, request)
 
 

@@ -16,7 +16,7 @@ from echod.gateway.instants import preview
 from echod.gateway.lanes import lanes_of, limits_view
 from echod.gateway.listing import listed
 from echod.gateway.overview import NOTHING, Watch, entry
-from echod.gateway.query import number
+from echod.gateway.query import number, once
 from echod.gateway.versions import periods
 from echod.gateway.views import View, brief_view, schedule_view
 from echofn.manifest import Function
@@ -42,7 +42,7 @@ async def show(desk: Desk, request: Request) -> Response:
 async def pause(desk: Desk, request: Request) -> Response:
     """POST /functions/{name}/pause, or one lane of it with ?lane=."""
     function = desk.function(request.path_params["name"])
-    lane = request.query_params.get("lane") or None
+    lane = once(request, "lane")
     await desk.bus.pause(function.name, lane=lane)
     return answer({"name": function.name, "lane": lane, "paused": True})
 
@@ -50,7 +50,7 @@ async def pause(desk: Desk, request: Request) -> Response:
 async def resume(desk: Desk, request: Request) -> Response:
     """POST /functions/{name}/resume, or one lane of it with ?lane=."""
     function = desk.function(request.path_params["name"])
-    lane = request.query_params.get("lane") or None
+    lane = once(request, "lane")
     await desk.bus.resume(function.name, lane=lane)
     return answer({"name": function.name, "lane": lane, "paused": False})
 

@@ -75,7 +75,7 @@ _TARGET: Mapping[str, View] = {"to": _NAME}
 _LANES: Mapping[str, View] = {"lane": _NAME, **_TARGET}
 _MOVING: Mapping[str, View] = {name: schema for name, schema in bulk.WAITING.items() if name != "lane"}
 _ENDS: Mapping[str, View] = {"state": {"enum": list(bulk.ENDS)}}
-_SWEEP: Mapping[str, View] = {**FILTER, **bulk.SWEEP, "lane": _NAME}
+_SWEEP: Mapping[str, View] = {**{name: {**view, "minLength": 1} for name, view in FILTER.items()}, **bulk.SWEEP}
 _DEAD: Mapping[str, View] = {**_OF, **_SWEEP}
 _REDRIVING: Mapping[str, View] = {**_DEAD, "rate": bulk.RATE}
 

@@ -26,14 +26,16 @@ FILTER: Mapping[str, View] = {
 _DURATION = re.compile(SINCE_PATTERN, re.ASCII)
 
 
-def check_known(request: Request, names: Collection[str]) -> None:
-    """Refuse what no such call asks for, and a lane or function that is empty: the action would be of all."""
+async def check_known(request: Request, names: Collection[str]) -> None:
+    """Refuse what no such call asks for, and a filter that is empty or in the body: the action would be of all."""
     for name, value in request.query_params.multi_items():
-        if name in ("lane", "function") and not value:
-            raise Problem("invalid-parameter", f"{name}: expected a name, got none; leave it out if all are meant")
+        if name in ("function", *FILTER) and not value:
+            raise Problem("invalid-parameter", f"{name}: expected some text, got none; leave it out if all are meant")
         if name not in names:
             expected = f"expected {', '.join(sorted(names))}" if names else "expected no parameter"
             raise Problem("invalid-parameter", f"{shortened(name)}: {expected}, got another")
+    if "lane" in names and await request.body():  # a form's, or of `curl -d`
+        raise Problem("invalid-body", f"expected {', '.join(sorted(names))} in the query and no body, got one")
 
 
 def one_of(request: Request, name: str, allowed: tuple[str, ...]) -> str | None:

@@ -231,6 +231,29 @@ def test_a_key_that_the_client_made_is_known_no_longer_than_it_is_sent(server: S
     assert msgspec.msgpack.decode(many.partition(b"\r\n\r\n")[2])[0]["key_for"] == "70s"
 
 
+@pytest.mark.parametrize(
+    ("lost", "error"), [(Cut(b""), errors.NothingListens), (problem(503, "bus-away"), errors.BusAway)]
+)
+def test_who_was_stopped_for_longer_than_its_key_is_known_sends_nothing_again(
+    server: Server, lost: Answer, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request may have made a job: under a key that is forgotten a second one would make another."""
+    times = iter([0.0, 50.0, 95.0])  # begun; looked at before each time that it may be sent again
+    monkeypatch.setattr(http, "since_boot_s", lambda: next(times))
+    server.answers = [lost]
+    with echod.Client(server.url, timeout=60) as client:
+        with pytest.raises(error):
+            client.enqueue("f.f")
+        assert len(server.requests) == 2
+        times = iter([0.0, 95.0])
+        with pytest.raises(errors.EchodError):
+            client.enqueue_many("f.f", [1])
+        assert len(server.requests) == 3
+        times = iter([0.0, 95.0])
+        server.answers = [lost, answer(202, TAKEN)]
+        assert client.enqueue("f.f", key="mine").id == TAKEN["id"]  # is known for a day
+
+
 @pytest.mark.parametrize("option", ["lane", "unique", "key"])
 def test_no_header_is_smuggled_in(server: Server, option: str) -> None:
     """What a header cannot say goes as one of many orders, whose body can."""

@@ -146,9 +146,13 @@ async def test_nothing_is_claimed_from_a_paused_function_until_it_is_resumed(rig
 )
 async def test_an_action_whose_filter_is_misspelt_is_not_of_all(rig: Rig, action: str) -> None:
     await rig.mint("shop.pack", {"customer": {"id": "a"}})
-    for misspelt in ({"lan": "a"}, {"lane": ""}):
+    for misspelt in ({"lan": "a"}, {"lane": ""}, {"cause": ""}, {"older": ""}):
         answer = await rig.http.post(f"/{action}", params=misspelt)
         assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (422, next(iter(misspelt)))
+    answer = await rig.http.post(f"/{action}", data={"lane": "b"})  # a form's, or of `curl -d`
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:echod:problem:invalid-body")
+    answer = await rig.http.post(f"/{action}", params={"lane": ["b", "c"]})
+    assert (answer.status_code, answer.json()["detail"][:21]) == (422, "lane: expected it onc")
     assert (await rig.run("shop.pack")).lane == "a"
 
 
