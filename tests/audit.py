@@ -48,6 +48,10 @@ class Books(msgspec.Struct):
     queues: set[str]  # all that are registered
     versions: set[str]  # those that are whole, and those that are being stored
 
+    def ended_ms(self) -> dict[str, int]:
+        """By what its age counts: of a job that ended before the clock went back, the beat that noticed."""
+        return {id: int(ended) for id, ended in (self.done | self.dead).items()}
+
     def of_lanes(self, field: str) -> dict[str, str]:
         """One field of all lanes."""
         return {name.removesuffix(field): value for name, value in self.settings.items() if name.endswith(field)}

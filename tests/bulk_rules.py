@@ -101,9 +101,9 @@ class BulkRules:
         self.settled_instant()
         ids = self.picked(tuple(states), None, limit)
         letters = "".join(STATE_LETTERS[state] for state in states)
-        now_ms, rows = self.now_ms(), open_books(self.server, "f").rows
+        now_ms, ended = self.now_ms(), open_books(self.server, "f").ended_ms()
         # A child that young may be sent again by who does not know that it is there.
-        young = {id for id in ids if self.model.jobs[id].parent and now_ms - int(rows[id][b"e"]) <= CHILD_MS}
+        young = {id for id in ids if self.model.jobs[id].parent and now_ms - ended[id] <= CHILD_MS}
         gone = [id for id in ids if id not in young]
         reply = self.twice("purge", twice, states=letters, ids=pack(ids))
         assert [id.decode() for id in reply] == gone

@@ -112,7 +112,7 @@ class Owned:
     def settled_instant(self) -> int:
         """Now; and not within a moment of an instant at which a key or a guard ends: who reads the clock there?"""
         now_ms = self.now_ms()
-        guards = [int(row[b"e"]) + CHILD_MS for row in open_books(self.server, "f").rows.values() if b"e" in row]
+        guards = [ended_ms + CHILD_MS for ended_ms in open_books(self.server, "f").ended_ms().values()]
         if self.keys.may_end(now_ms, now_ms + 100) or any(-NEAR_MS <= at_ms - now_ms <= 100 for at_ms in guards):
             self.server.clock.advance(200)
         return self.now_ms()
