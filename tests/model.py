@@ -13,6 +13,7 @@ from echod.model.job import Hold, Unique
 
 TURN = 5040
 CALL_MS = 10_000  # longer than any call takes
+ASKED_MS = 1_000  # and than lies between a call and the next, which is asked for its instant
 
 
 @dataclass
@@ -452,8 +453,9 @@ class Model:
         assert books.held == {escape(lane) for lane in self.held}
         for lane, until_ms in self.later.items():
             if self.wait_ms and until_ms < min(self.jobs[id].since_ms for id in self.pending(lane)) + self.wait_ms:
-                # It waits since a call that need not have told its instant.
-                self.later[lane] = max(until_ms, min(int(books.later.get(escape(lane), 0)), until_ms + CALL_MS))
+                # It waits since a call that need not have told its instant, or that came before the one that did.
+                seen_ms = int(books.later.get(escape(lane), 0))
+                self.later[lane] = min(max(seen_ms, until_ms - ASKED_MS), until_ms + CALL_MS)
         assert books.later == {escape(lane): until_ms for lane, until_ms in self.later.items()}
         ring = self.seats.keys() - self.held - self.later.keys()
         assert books.ring == {escape(lane): self.seats[lane] for lane in ring}

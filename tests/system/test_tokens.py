@@ -164,6 +164,10 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", 401, 403, 404, 409, 
 [[operations]]
 include-name = "POST /functions/{name}/set"
 checks.positive_data_acceptance.expected-statuses = ["2xx", 401, 403, 404, 409, 422, 429, "5xx"]
+# That no job is both older and newer than that.
+[[operations]]
+include-name = ["GET /morgue", "POST /morgue/purge", "POST /morgue/redrive", "POST /functions/{name}/purge"]
+checks.positive_data_acceptance.expected-statuses = ["2xx", 401, 403, 404, 409, 422, 429, "5xx"]
 """
 
 

@@ -21,7 +21,7 @@ from echod.gateway.desk import Desk, answer
 from echod.gateway.functions import LONGEST_S, SHORTEST_S
 from echod.gateway.jobs import MOST, STATES
 from echod.gateway.logs import MOST_LINES
-from echod.gateway.query import FILTER, LONGEST_TEXT, SINCE_PATTERN
+from echod.gateway.query import FILTER, FILTER_OF_ACTIONS, LONGEST_TEXT, SINCE_PATTERN
 from echod.gateway.views import View
 from echod.registry.schedules import Wanted
 from echofn.codec import NIL
@@ -75,7 +75,7 @@ _TARGET: Mapping[str, View] = {"to": _NAME}
 _LANES: Mapping[str, View] = {"lane": _NAME, **_TARGET}
 _MOVING: Mapping[str, View] = {name: schema for name, schema in bulk.WAITING.items() if name != "lane"}
 _ENDS: Mapping[str, View] = {"state": {"enum": list(bulk.ENDS)}}
-_SWEEP: Mapping[str, View] = {**{name: {**view, "minLength": 1} for name, view in FILTER.items()}, **bulk.SWEEP}
+_SWEEP: Mapping[str, View] = {**FILTER_OF_ACTIONS, **bulk.SWEEP}
 _DEAD: Mapping[str, View] = {**_OF, **_SWEEP}
 _REDRIVING: Mapping[str, View] = {**_DEAD, "rate": bulk.RATE}
 

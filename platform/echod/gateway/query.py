@@ -15,13 +15,19 @@ from echod.model.job import State
 from echofn.units import duration_ms
 
 LONGEST_CAUSE, LONGEST_TEXT = 100, 200
-SINCE_PATTERN = "^([1-9][0-9]{0,4}(ms|s|m|h)|[1-9][0-9]{0,3}d|[1-9][0-9]{0,2}w)?$"
+SPAN_PATTERN = "^([1-9][0-9]{0,4}(ms|s|m|h)|[1-9][0-9]{0,3}d|[1-9][0-9]{0,2}w)$"
+SINCE_PATTERN = SPAN_PATTERN.replace(")$", ")?$")
 FILTER: Mapping[str, View] = {
     "lane": {"type": "string"},
     "cause": {"type": "string", "maxLength": LONGEST_CAUSE},
     "match": {"type": "string", "maxLength": LONGEST_TEXT},
     "older": {"type": "string", "pattern": SINCE_PATTERN},
     "newer": {"type": "string", "pattern": SINCE_PATTERN},
+}
+# Of an action, which would be of all if one were empty: see check_known.
+FILTER_OF_ACTIONS: Mapping[str, View] = {
+    name: {**view, "pattern": SPAN_PATTERN} if "pattern" in view else {**view, "minLength": 1}
+    for name, view in FILTER.items()
 }
 _DURATION = re.compile(SINCE_PATTERN, re.ASCII)
 
