@@ -64,6 +64,6 @@ async def lanes() -> str:
         for kind, (count, turns) in product(MEANT, SIDES[:3]):
             few, many = (statistics.median(costs[kind, lanes, turns]) for lanes in (count, MANY))
             told.append(
-                f"{MEANT[kind]}, {turns} a claim, {count} lanes {few:.1f} µs, 100,000 {many:.1f}: {many / few:.2f}"
+                f"{MEANT[kind]}, {turns} a claim, {count} lanes {few:.1f} µs, {MANY:,} {many:.1f}: {many / few:.2f}"
             )
         return f"a claimed job: {'; '.join(told)}"

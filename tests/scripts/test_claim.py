@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -224,29 +223,6 @@ async def test_shares_follow_weights(bus: Bus) -> None:
         await mint(bus, count=40, lane=lane)
     lanes = await served(bus, 40)
     assert lanes.count("a") == 30
-
-
-async def test_lanes_of_one_job_each_cost_the_same_whatever_their_weights(bus: Bus, server: Server) -> None:
-    """A lane that jumped the line for a second turn which it has no job for would look at all whom it jumps."""
-
-    async def cost_us() -> int:
-        cpu = (await bus.info("cpu")).items()
-        return round(
-            1e6 * sum(float(used) for name, used in cpu if re.fullmatch("used_cpu_(user|sys)_main_thread", name))
-        )
-
-    lanes = [f"{kind}{number}" for kind in ("heavy", "light") for number in range(250)]
-    costs: dict[str, list[int]] = {"alike": [], "mixed": []}
-    await bus.configure("mixed", Policy(lane_weight=dict.fromkeys(lanes[:250], 100)), 1)
-    for _ in range(9):
-        for queue, found in costs.items():
-            await bus.mint(queue, [Mint(id=bus.new_job_id(), payload=b"\x01", lane=lane) for lane in lanes])
-            before = await cost_us()
-            jobs = await claim(bus, 500, queue)
-            found.append(await cost_us() - before)
-            assert sorted(job.lane for job in jobs) == sorted(lanes)
-            await settle(bus, [done(job) for job in jobs], queue)
-    assert min(costs["mixed"]) < 1.4 * min(costs["alike"]), costs
 
 
 async def test_a_flood_delays_another_lane_by_one_turn_at_most(bus: Bus) -> None:

@@ -20,15 +20,15 @@ FILTERS = ("function", "lane", "cause", "match", "older", "newer")
 REFUSED = 2  # exit code where some of the jobs were
 
 
-def _some(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def some(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """What a filter is given. Empty it would be none, and all be meant: as of a shell's variable that is not set."""
     if value == "":
         raise click.BadParameter(f"expected some text, got none; leave {parameter.opts[0]} out if all are meant")
     return value
 
 
-_lane = click.option("--lane", callback=_some, help="Only of this lane; `-` is the one without a name.")
-_function = click.option("--function", metavar="NAME", callback=_some, help="Only dead jobs of this function.")
+_lane = click.option("--lane", callback=some, help="Only of this lane; `-` is the one without a name.")
+_function = click.option("--function", metavar="NAME", callback=some, help="Only dead jobs of this function.")
 _scheduled = click.option("--scheduled", is_flag=True, help="What waits for an instant, too.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Count, and change nothing.")
 _yes = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -37,22 +37,18 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask.")
 def _filtered(command: F) -> F:
     """By lane, error and age."""
     for option in (
-        click.option(
-            "--newer", metavar="DURATION", callback=_some, help="Only what ended at most so long ago, as 30m."
-        ),
-        click.option(
-            "--older", metavar="DURATION", callback=_some, help="Only what ended at least so long ago, as 1h."
-        ),
+        click.option("--newer", metavar="DURATION", callback=some, help="Only what ended at most so long ago, as 30m."),
+        click.option("--older", metavar="DURATION", callback=some, help="Only what ended at least so long ago, as 1h."),
         click.option(
             "--match",
             metavar="TEXT",
-            callback=_some,
+            callback=some,
             help="Only with this in the error: its type, message or traceback.",
         ),
         click.option(
             "--cause",
             metavar="CAUSE",
-            callback=_some,
+            callback=some,
             help="Only of this cause, as timeout, memory, or wall for wall:…",
         ),
         _lane,
@@ -122,7 +118,7 @@ def move(
 @_function
 @_filtered
 @click.option(
-    "--rate", metavar="RATE", callback=_some, help="So many at a time, as 10/s: they are due one after the other."
+    "--rate", metavar="RATE", callback=some, help="So many at a time, as 10/s: they are due one after the other."
 )
 @click.option("--all", "everything", is_flag=True, help="All dead jobs of all functions.")
 @_dry_run

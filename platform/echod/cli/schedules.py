@@ -10,6 +10,7 @@ from typing import Any
 import click
 import msgspec
 
+from echod.cli.bulk import some
 from echod.cli.client import Client, part
 from echod.cli.options import asks, print_json, print_table
 
@@ -145,7 +146,7 @@ def backfill(schedule: str, from_: str, to: str | None, limit: int, plan: bool, 
     click.echo(f"{schedule}: {did['instants']} instants{span}{made}")
 
 
-_of_lane = click.option("--lane", help="Of the function only this lane; `-` is the one without a name.")
+_of_lane = click.option("--lane", callback=some, help="Of the function only this lane; `-` is the one without a name.")
 
 
 @click.command()
@@ -170,7 +171,5 @@ def _switch(name: str, action: str, lane: str | None, url: str | None, as_json: 
     kind = "schedules" if "/" in name else "functions"
     if lane is not None and kind == "schedules":
         raise click.UsageError(f"expected a function with --lane, got the schedule {name}")
-    if lane == "":
-        raise click.UsageError("--lane: expected a lane, got ''; the one without a name is -")
     answer = Client(url).post(f"/{kind}/{part(name)}/{action}", lane=lane)
     print_json(answer) if as_json else click.echo(f"{name}{'' if lane is None else f' lane {lane}'} {action}d")

@@ -38,7 +38,7 @@ end
 local function cut_to_bytes(q, turns)
   local bytes = 0
   for i, lane in ipairs(turns) do
-    lane.ahead = lane.ahead or redis.call('ZRANGE', lane_key(q, lane.name), 0, lane.turns - 1)
+    lane.ahead = lane.ahead or redis.call('ZRANGE', lane.key, 0, lane.turns - 1)
     lane.weighed = (lane.weighed or 0) + 1
     if lane.ahead[lane.weighed] then bytes = bytes + redis.call('HSTRLEN', job_key(q, lane.ahead[lane.weighed]), 'p') end
     if i > 1 and bytes > MOST_BYTES then
