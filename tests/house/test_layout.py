@@ -57,10 +57,11 @@ def test_every_script_of_the_makefile_and_ci_is_executable():
 
 
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.(now|utcnow|today)\(|\bfrom time import [^\n]*\btime\b")
-FOR_PEOPLE = {  # who reads the host's wall clock: for a line of a log, a look by hand, the age of a file on this host
+FOR_PEOPLE = {  # for a line of a log, a look by hand, the age of a file on this host, an answer's Date
     "platform/echod/cli/cron.py",
     "platform/echod/cli/doctor.py",
     "platform/echod/cli/foreground.py",
+    "platform/echod/gateway/server.py",
     "platform/echod/log.py",
     "platform/echod/registry/folders.py",
 }

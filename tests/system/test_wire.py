@@ -10,6 +10,7 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -205,6 +206,16 @@ async def test_the_host_of_a_whole_address_replaces_the_header(rig: Rig, sent: b
         }
     if status == 400 and b"Host" in sent:
         assert "expected a path as the request's target" in msgspec.json.decode(body)["detail"]
+
+
+async def test_an_answer_has_the_date_of_its_second(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing ticks while nobody asks."""
+    async with wire(rig) as connection:
+        for now_s in (784111777.9, 784111778.1):
+            monkeypatch.setattr("echod.gateway.server.time", SimpleNamespace(time=lambda now_s=now_s: now_s))
+            await connection.send(GET)
+            _, headers, _ = await connection.answer()
+            assert headers["date"] == f"Sun, 06 Nov 1994 08:49:{int(now_s) - 784111740} GMT"
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])

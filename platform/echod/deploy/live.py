@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = log.get("deploy")
 
-STEP_MS = 50  # how often the watcher's thread looks for news of the kernel; a burst is over after one quiet step
+STEP_MS = 100  # how often the watcher's thread looks for news of the kernel; a burst is over after one quiet step
 BURST_MS = 400
 AWAY_S = 1.0
 GONE_S = 1.0

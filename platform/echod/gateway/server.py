@@ -1,6 +1,6 @@
 """The gateway's HTTP server: uvicorn on a socket that is bound here, started and stopped by the node.
 
-uvicorn's own loop wakes ten times a second and takes over the process's signals; a node wants neither.
+uvicorn's own loop wakes ten times a second and takes over the process's signals; a node wants neither: idle, it sleeps.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import contextlib
 import errno
 import resource
 import socket
+import time
 from collections.abc import Generator
+from email.utils import formatdate
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.server import ServerState
 
 from echod.config import Config
 from echod.errors import Refused
@@ -22,7 +25,6 @@ from echod.gateway.connection import Bounds, Connection
 DRAIN_S = 3
 _ACCEPTS = 16  # connections a turn of the loop: libuv takes one for each descriptor, and a busy turn is a long one
 _BACKLOG = 65_535  # the kernel takes what net.core.somaxconn allows; whom it has no room for asks again in 1, 3, 7 s
-_TICK_S = 1.0  # uvicorn writes the Date header anew
 
 
 class Server:
@@ -80,10 +82,11 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn without its signal handlers, and with a loop that sleeps."""
+    """uvicorn without its signal handlers, and with nothing to do while nobody asks."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
+        self.server_state = _Dated()
         self.ready = asyncio.Event()
         self._stopping = asyncio.Event()
 
@@ -97,12 +100,28 @@ class _Uvicorn(uvicorn.Server):
 
     async def main_loop(self) -> None:
         self.ready.set()
-        while not await self.on_tick(0):
-            try:
-                async with asyncio.timeout(_TICK_S):
-                    await self._stopping.wait()
-            except TimeoutError:
-                pass
+        await self._stopping.wait()
+
+
+class _Dated(ServerState):
+    """What connections share, with a `Date` that is written when an answer begins; uvicorn's is by a timer."""
+
+    def __init__(self) -> None:
+        self._second, self._headers = 0, [(b"date", b"")]
+        super().__init__()
+
+    @property
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._headers = second, [(b"date", formatdate(second, usegmt=True).encode())]
+        return self._headers
+
+    @default_headers.setter
+    def default_headers(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, headers: list[tuple[bytes, bytes]]
+    ) -> None:
+        """uvicorn's, of when it started."""
 
 
 def _connections() -> int:
