@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import glob
 import importlib.util
 import os
@@ -30,6 +31,7 @@ from echod.bus import Bus
 
 PATIENCE_S = 60.0  # with a server that starts, stops or answers, on a machine that does much else
 NEAR_MS = 25
+_PTRACE_SEIZE, _PTRACE_INTERRUPT, _PTRACE_DETACH, _WALL = 0x4206, 0x4207, 17, 0x40000000
 
 
 def binary() -> str:
@@ -217,6 +219,22 @@ class Server:
         finally:
             os.kill(self.pid, signal.SIGCONT)
             self._stopped = False
+
+    @contextlib.contextmanager
+    def without_syncs(self) -> Iterator[None]:
+        """A disk on which no sync ends: for as long as the block lasts, ptrace holds the thread that makes them."""
+        ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+        ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        (thread,) = (int(task.name) for task in tasks if (task / "comm").read_text().strip() == "bio_aof")
+        for request in (_PTRACE_SEIZE, _PTRACE_INTERRUPT):
+            if ptrace(request, thread, None, None):
+                raise OSError(ctypes.get_errno(), "ptrace")
+        os.waitpid(thread, _WALL)
+        try:
+            yield
+        finally:
+            ptrace(_PTRACE_DETACH, thread, None, None)
 
     def remove(self) -> None:
         """End it and delete its folder."""

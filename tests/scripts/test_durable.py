@@ -83,6 +83,73 @@ async def test_nothing_is_confirmed_before_the_file_was_synced(
     assert await fsynced(keen, minted) == Minted(minted.id)
 
 
+def is_asked(server: Server) -> bytes:
+    """The connection that waits for a sync, by its id; else nothing."""
+    listed = server.command("CLIENT", "LIST")
+    assert isinstance(listed, bytes)
+    waiting = (line for line in listed.splitlines() if b"cmd=waitaof" in line and b"flags=b" in line)
+    return next((line.split()[0][3:] for line in waiting), b"")
+
+
+async def answered_too_early(server: Server, asked: int, answer: asyncio.Task[MintAnswer]) -> None:
+    """The WAITAOF behind a mint, after so many, has its answer. (A server to which something is said looks at once.)"""
+    while calls_of(server, "waitaof") < asked + 2 or is_asked(server):
+        assert not answer.done()
+        await asyncio.sleep(0)
+
+
+async def test_a_server_that_answers_before_its_sync_has_ended_is_not_believed(
+    keen: Bus, disk: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Valkey answers a WAITAOF at once where its last sync was less than a second ago, as here."""
+    await fsynced(keen, one(keen))
+    disk.command("CONFIG", "SET", "hz", "1")  # so that the next sync begins with the question for it
+    disk.clock.advance(5_000)
+    disk.command("SET", "any", "thing")  # synced at once: the last sync is long ago
+    while b"aof_pending_bio_fsync:0" not in bytes(disk.command("INFO", "persistence")):  # type: ignore[call-overload]
+        await asyncio.sleep(0)
+    minted = one(keen)
+    with monkeypatch.context() as patched, disk.without_syncs():
+        patched.setattr(durable, "FSYNC_S", 3 * durable.EVERY_S)
+        patched.setattr(durable, "EVERY_S", 1.0)  # the last sync began a little earlier
+        asked = calls_of(disk, "waitaof")
+        answer = asyncio.create_task(fsynced(keen, minted))
+        await answered_too_early(disk, asked, answer)
+        assert await answer == Minted(minted.id, is_confirmed=False)
+    assert await fsynced(keen, minted) == Minted(minted.id)
+
+
+async def test_a_rewrite_of_the_file_hides_no_sync(keen: Bus, disk: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before it is in a file that is synced and closed elsewhere; the server counts no such sync."""
+    await fsynced(keen, one(keen))
+    minted = one(keen)
+    with monkeypatch.context() as patched, disk.without_syncs():
+        patched.setattr(durable, "FSYNC_S", 3 * durable.EVERY_S)
+        patched.setattr(durable, "EVERY_S", 1.0)  # less than from the rewrite
+        asked = calls_of(disk, "waitaof")
+        answer = asyncio.create_task(fsynced(keen, minted))
+        await answered_too_early(disk, asked, answer)
+        await asyncio.sleep(0.2)
+        disk.command("BGREWRITEAOF")
+        assert await answer == Minted(minted.id, is_confirmed=False)
+    assert await fsynced(keen, minted) == Minted(minted.id)
+
+
+async def test_who_syncs_at_each_write_is_not_waited_for(keen: Bus, disk: Server) -> None:
+    disk.command("CONFIG", "SET", "appendfsync", "always")
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(3):
+            minted = one(keen)
+            assert await fsynced(keen, minted) == Minted(minted.id)
+    assert calls_of(disk, "info") == 3 + 1  # before each; this one
+
+
+async def test_whose_settings_may_not_be_read_is_confirmed_too(keen: Bus, disk: Server) -> None:
+    disk.command("ACL", "SETUSER", "default", "-config")
+    minted = one(keen)
+    assert await fsynced(keen, minted) == Minted(minted.id)
+
+
 async def test_many_mints_share_few_syncs(keen: Bus, disk: Server) -> None:
     minted = [one(keen) for _ in range(400)]
     answers = await asyncio.gather(*[fsynced(keen, mint) for mint in minted])
@@ -116,11 +183,7 @@ async def test_a_connection_that_breaks_while_it_waits_confirms_nothing(keen: Bu
     waiting = asyncio.create_task(fsynced(keen, minted))
     client = b""
     while not client:
-        listed = disk.command("CLIENT", "LIST")
-        assert isinstance(listed, bytes)
-        client = next(
-            (line.split()[0][3:] for line in listed.splitlines() if b"cmd=waitaof" in line and b"flags=b" in line), b""
-        )
+        client = is_asked(disk)
         if not open_books(disk, "f").rows:
             client = b""  # it waits before the mint: that only asks whether there is a file
         await asyncio.sleep(0)

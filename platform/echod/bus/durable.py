@@ -3,6 +3,10 @@
 A WAITAOF blocks the connection that it is sent on, by a second with `appendfsync everysec`; so it never goes on the one
 that carries the calls. What comes in while a connection waits goes with the next: one fsync confirms all of it.
 
+With `everysec` a WAITAOF alone is not believed: Redis from 7.2.2 to 7.4 and Valkey up to at least 9.1 answer one before
+the fsync where the last was less than a second ago (redis/redis#13793). The server begins an fsync a second after the
+last, unless one is under way; so after that second it has begun one, and its INFO says when none is left.
+
 WAITAOF speaks of what was written on its own connection. A call that is sent again on another may find everything
 done and write nothing, and would be confirmed at once; so a write of our own goes before each WAITAOF. And a connection
 that broke between a call and its WAITAOF confirms nothing: the server behind the next may have come back without it.
@@ -11,7 +15,7 @@ that broke between a call and its WAITAOF confirms nothing: the server behind th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import hiredis
@@ -22,13 +26,17 @@ from echod.bus.address import Address
 from echod.bus.faults import means_another_server, translate
 from echod.bus.scripts import Script
 from echod.bus.wire import Argument, Wire
-from echod.errors import BusAway, EchodError, NotDurable
+from echod.errors import BusAway, BusError, EchodError, NotDurable
 
 CONNECTIONS = 4
 GATHER_S = 0.002  # an fsync takes longer
 FSYNC_S = 5.0
+EVERY_S = 1.05  # the server begins a sync of what it wrote a second after the last
+LOOK_S = 0.005
 MARK_S = 60
-MOST_CALLS = 500  # at once
+MOST_CALLS = 2_000  # at once
+_SETTINGS = "appendfsync", "no-appendfsync-on-rewrite"
+_CHILDREN = "aof_rewrite", "rdb_bgsave", "module_fork"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -105,9 +113,9 @@ class Durable:
         try:
             if wire is None or wire.closed.done():
                 wire = await link.connect(self._address, Wire)
-            await _check_append_only(wire)
+            before = await _check_append_only(wire)
             replies = await _sent(wire, calls)
-            is_confirmed = await self._is_on_disk(wire)
+            is_confirmed = await self._is_on_disk(wire, before)
         except EchodError as error:
             if means_another_server(error):
                 self._leave(wire, error)
@@ -145,22 +153,80 @@ class Durable:
         _fail([call for call in calls if now >= call.deadline], error)
         self._waiting += [call for call in calls if now < call.deadline]
 
-    async def _is_on_disk(self, wire: Wire) -> bool:
-        wire.send("SET", self._mark, 1, "EX", MARK_S, timeout_s=link.CALL_TIMEOUT_S + FSYNC_S)
+    async def _is_on_disk(self, wire: Wire, before: _Disk) -> bool:
         try:
-            reply = await wire.send("WAITAOF", 1, 0, int(FSYNC_S * 1000), timeout_s=link.CALL_TIMEOUT_S + FSYNC_S)
-        except BusAway:
+            return await self._is_synced(wire, before)
+        except (BusError, TimeoutError):
             return False
-        return isinstance(reply, list) and bool(reply[0])  # pyright: ignore[reportUnknownArgumentType]
+
+    async def _is_synced(self, wire: Wire, before: _Disk) -> bool:
+        loop = asyncio.get_running_loop()
+        written_s, until_s = loop.time(), loop.time() + FSYNC_S
+        patience_s = link.CALL_TIMEOUT_S + FSYNC_S
+        wire.send("SET", self._mark, 1, "EX", MARK_S, timeout_s=patience_s)
+        settings = wire.send("CONFIG", "GET", *_SETTINGS, timeout_s=patience_s)
+        reply = await wire.send("WAITAOF", 1, 0, int(FSYNC_S * 1000), timeout_s=patience_s)
+        if not isinstance(reply, list) or not reply[0]:
+            return False
+        told: Any = await settings
+        flat: list[bytes] = [] if isinstance(told, hiredis.ReplyError) else told  # an ACL may forbid it
+        settled = dict(zip(flat[::2], flat[1::2], strict=True))
+        if settled.get(b"appendfsync") == b"always":
+            return True
+        syncs_beside_children = settled.get(b"no-appendfsync-on-rewrite") == b"no"
+        while loop.time() < until_s:
+            await asyncio.sleep(written_s + EVERY_S - loop.time())
+            # Whoever asks and hears of no sync under way knows that one begins before the next answer, unless one has
+            # begun since; whoever hears so again, that it has ended.
+            wire.send("SET", self._mark, 1, "EX", MARK_S, timeout_s=patience_s)
+            await _quiet(wire, until_s, lambda disk: syncs_beside_children or not disk.has_child)
+            ended = await _quiet(wire, until_s)
+            if ended.put_off == before.put_off:
+                return ended.is_ok
+            before, written_s = ended, loop.time()
+        return False
 
 
-async def _check_append_only(wire: Wire) -> None:
+class _Disk(msgspec.Struct, frozen=True):
+    """What a server tells of its append-only file."""
+
+    pending: int  # syncs that wait or are under way
+    put_off: int  # how often a sync was, by a second: a write that waited for none, a new file whose old one is synced
+    has_child: bool  # that writes a file too; a server may be set not to sync beside one
+    is_ok: bool  # the last write and the last sync were
+
+
+async def _disk(wire: Wire) -> _Disk:
+    reply = await wire.send("INFO", "persistence", timeout_s=link.CALL_TIMEOUT_S + FSYNC_S)
+    if isinstance(reply, hiredis.ReplyError):
+        raise translate(reply)
+    told = dict(line.split(":", 1) for line in bytes(reply).decode().splitlines() if ":" in line)
+    return _Disk(
+        pending=int(told.get("aof_pending_bio_fsync", 0)),
+        put_off=int(told.get("aof_delayed_fsync", 0)) + int(told.get("aof_rewrites", 0)),
+        has_child=any(told.get(f"{kind}_in_progress") == "1" for kind in _CHILDREN),
+        is_ok=told.get("aof_last_write_status") == "ok",
+    )
+
+
+async def _quiet(wire: Wire, until_s: float, counts: Callable[[_Disk], bool] = lambda _: True) -> _Disk:
+    """What the server tells when no sync is under way, where it counts. Raises TimeoutError."""
+    loop = asyncio.get_running_loop()
+    while (disk := await _disk(wire)).pending or not counts(disk):
+        if loop.time() > until_s:
+            raise TimeoutError
+        await asyncio.sleep(LOOK_S)
+    return disk
+
+
+async def _check_append_only(wire: Wire) -> _Disk:
     """Ask before anything is written: what cannot be promised must not be minted."""
     reply = await wire.send("WAITAOF", 1, 0, 1, timeout_s=link.CALL_TIMEOUT_S)
     if isinstance(reply, hiredis.ReplyError):
         if "appendonly" in str(reply):
             raise NotDurable("expected a bus with an append-only file, got one without: nothing was minted")
         raise translate(reply)
+    return await _disk(wire)
 
 
 async def _sent(wire: Wire, calls: list[_Call]) -> list[Any]:
