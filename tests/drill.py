@@ -249,7 +249,7 @@ class Epoch:
 
     def _is_calm(self, queue: str) -> bool:
         books = open_books(self._server, queue)
-        return not (books.lanes or books.active or books.schedule)
+        return not (books.lanes or books.active or books.schedule or books.out)
 
     def _check_jobs(self, books: dict[str, Books], heard: dict[int, tuple[str, str]]) -> int:
         """Every delivery that is safe is one job, which ended as its handler does; how many of the unsure are gone."""
