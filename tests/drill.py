@@ -230,6 +230,8 @@ class Epoch:
             assert not sender.is_alive()
             assert sender.refused == []
         until(lambda: all(self._is_calm(queue) for queue in QUEUES if queue not in SCHEDULES), 300)
+        held = {queue: self._unended(queue) for queue in SCHEDULES}  # by who was killed, too: a pump has to free those
+        until(lambda: not any(ids & self._unended(queue) for queue, ids in held.items()), 300)
         for name in ("pump-1", "pump-2"):
             self._parts[name].end()
         until(lambda: all(self._is_calm(queue) for queue in SCHEDULES), 120)
@@ -248,8 +250,12 @@ class Epoch:
         }
 
     def _is_calm(self, queue: str) -> bool:
+        return not self._unended(queue)
+
+    def _unended(self, queue: str) -> set[str]:
+        """The jobs that wait or run, and the children that are still to be minted."""
         books = open_books(self._server, queue)
-        return not (books.lanes or books.active or books.schedule or books.out)
+        return {*books.active, *books.schedule, *books.out, *itertools.chain.from_iterable(books.lanes.values())}
 
     def _check_jobs(self, books: dict[str, Books], heard: dict[int, tuple[str, str]]) -> int:
         """Every delivery that is safe is one job, which ended as its handler does; how many of the unsure are gone."""
